@@ -1,5 +1,6 @@
 """Distributed locks for asyncio, on Redis and Valkey."""
 
+import importlib
 import typing
 
 from .errors import (
@@ -18,6 +19,7 @@ from .errors import (
     StaleFenceError,
 )
 from .kinds.lock import Lock
+from .lock import session as _sessions
 from .lock.backoff import Backoff
 from .lock.events import LockEvent
 from .lock.lease import Lease, LeaseState
@@ -28,7 +30,7 @@ from .transport.hearing import KeyspaceWakeup
 if typing.TYPE_CHECKING:
     from ._deadlocks import Deadlock, DeadlockedTask
     from ._holders import HolderInfo
-    from .inspect.infos import LockInfo, WaiterInfo
+    from ._infos import LockInfo, WaiterInfo
     from .kinds.fairlock import FairLock
     from .kinds.fenced import FencedRegister
     from .kinds.jobruns import JobLease
@@ -51,6 +53,11 @@ if typing.TYPE_CHECKING:
     from .kinds.uniquejob import UniqueJob
 
 __version__ = "0.2.0"
+
+# Most programs need nothing of it, and its import takes 10 ms.
+_sessions.use_operators(
+    lambda: typing.cast("_sessions.Operators", importlib.import_module(".inspect", __name__))
+)
 
 __all__ = [
     "JSON",

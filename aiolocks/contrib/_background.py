@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
+from .. import Session
 from ..errors import SessionClosedError
 from ..lock.again import Again
-from ..lock.session import Session
 from ..lock.sources import engine_of
 
 log: Final = logging.getLogger("aiolocks.background")

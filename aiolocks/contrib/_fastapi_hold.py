@@ -11,8 +11,8 @@ from typing import Annotated, Any, cast
 from fastapi import Depends, HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
+from .. import Session
 from ..lock.lease import Lease
-from ..lock.session import Session
 from ._fastapi_session import current_session
 from ._handling import current
 from ._holding import Gone, Recipe, holding

@@ -7,9 +7,8 @@ from typing import Any, Unpack, final
 
 from fastapi import Request, params
 
-from ..lock.options import Seconds
+from ..lock.options import LockOptions, Seconds
 from ._fastapi_hold import Hold
-from ._holding import LockOptions
 from ._limited import LimitsRecipe
 
 Keys = Callable[..., Mapping[str, int] | Awaitable[Mapping[str, int]]]

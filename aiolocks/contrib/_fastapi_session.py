@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 from starlette.routing import Host, Mount, Router
 
-from ..lock.session import Session
+from .. import Session
 
 STATE: Final = "aiolocks_session"
 """The name of the session in the state of an application."""

@@ -7,21 +7,20 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast, final
+from typing import Any, Final, cast, final
 
 import anyio
 
+from .. import Session
 from ..errors import BackendError, LockLostError, LockTimeoutError, SessionClosedError
 from ..lock.acquirable import Acquirable, Pending
+from ..lock.context import SessionOptions
 from ..lock.lease import Lease
-from ..lock.options import Metadata, OnLost, Options, Seconds, optional_seconds, reject_unknown
-from ..lock.session import Session, SessionOptions
+from ..lock.options import Options, not_for_locks, optional_seconds, reject_unknown
 from ..lock.sources import log_level
 from ._holds import holds_of
+from ._limited import LimitsRecipe
 from ._refusing import Conflicting, gone_away, lost, unavailable
-
-if TYPE_CHECKING:
-    from ._limited import LimitsRecipe
 
 Kind = Callable[[Session, str], Acquirable[Any]] | Callable[..., Acquirable[Any]]
 """The maker of the lock: called with the session, the name, and the options that were given.
@@ -33,21 +32,6 @@ Gone = Callable[[], Awaitable[None]]
 """Returns when the client has hung up."""
 
 log: Final = logging.getLogger("aiolocks.requests")
-
-
-class LockOptions(TypedDict, total=False):
-    """The options of the lock; see `aiolocks.Lock`."""
-
-    ttl: Seconds
-    auto_renew: bool
-    max_hold: Seconds | None
-    on_lost: OnLost
-    metadata: Metadata | None
-
-
-def not_for_locks(options: Mapping[str, object]) -> dict[str, object]:
-    """Those that are no `LockOptions`."""
-    return {name: value for name, value in options.items() if name not in LockOptions.__annotations__}
 
 
 def _check_call(kind: Callable[..., object], options: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, final
 
-from ..lock.session import Session
+from .. import Session
 
 _LATEST: Final = 15
 """How many holds of a key count: enough for a median, and few enough to follow when the work changes."""

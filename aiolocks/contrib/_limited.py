@@ -6,11 +6,10 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, cast, final
 
+from .. import Session
 from ..errors import LockTimeoutError
 from ..kinds.limits import LONGEST, Limits, checked_keys
-from ..lock.options import Options, lock_name, optional_seconds, reject_unknown
-from ..lock.session import Session
-from ._holding import LockOptions, not_for_locks
+from ..lock.options import LockOptions, Options, lock_name, not_for_locks, optional_seconds, reject_unknown
 from ._refusing import SOON, Refusal, named, no_name
 
 TOO_MANY: Final = "You have reached your limit. Try again later."

@@ -32,16 +32,17 @@ except ModuleNotFoundError as error:
         "aiolocks.contrib.aiohttp needs aiohttp: pip install aiolocks[aiohttp]", name=error.name
     ) from error
 
+from .. import Session
 from .._visible import visible
 from ..errors import LockLostError
 from ..kinds.lock import Lock
+from ..lock.context import SessionOptions
 from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
-from ..lock.options import Seconds, seconds
-from ..lock.session import Session, SessionOptions
+from ..lock.options import LockOptions, Seconds, seconds
 from ._background import Work, beside, checked
 from ._handling import handler_begins
-from ._holding import Kind, LockOptions, Recipe, holding, log, opened
+from ._holding import Kind, Recipe, holding, log, opened
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled, named
 
 __all__ = ["LEASE", "SESSION", "health", "locked", "session_ctx"]

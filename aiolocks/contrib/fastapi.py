@@ -31,15 +31,15 @@ except ModuleNotFoundError as error:
     ) from error
 
 from ..kinds.lock import Lock
+from ..lock.context import SessionOptions
 from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
-from ..lock.options import Seconds, seconds
-from ..lock.session import SessionOptions
+from ..lock.options import LockOptions, Seconds, seconds
 from ._background import Work, beside, checked
 from ._fastapi_hold import Hold
 from ._fastapi_limits import Limited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
-from ._holding import Kind, LockOptions, Recipe, opened
+from ._holding import Kind, Recipe, opened
 from ._parameters import Field, fields_of
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter, filled, named
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from .._holders import HolderInfo
-from ..lock.engine import Engine
+from .._infos import KindAndName, LockInfo
+from ..lock.context import Context
 from ..transport.commands.inspect import FIRST, scan
-from .infos import KindAndName, LockInfo
 from .looking import Found, literal_places, look, matching
 
 _KEYS: Final = 4_000
@@ -82,7 +82,7 @@ class Census:
     """
 
     def __init__(
-        self, engine: Engine, pattern: str, *, waiters: int = 0, rank: Callable[[LockInfo], Any] = rank
+        self, engine: Context, pattern: str, *, waiters: int = 0, rank: Callable[[LockInfo], Any] = rank
     ) -> None:
         self._engine = engine
         self._rank = rank

@@ -19,11 +19,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, final
 
 from .._deadlocks import Deadlock, DeadlockedTask
-from ..lock.engine import Engine
+from .._infos import KindAndName
+from ..lock.context import Context
 from ..transport import Command
 from ..transport.commands.families.snapshots import Snapshot
 from ..transport.commands.waits import publish
-from .infos import KindAndName
 from .knots import Occupants, in_order, knots, may_wait_for, stuck
 from .looking import pages
 from .waits import Wait, waits_in
@@ -115,7 +115,7 @@ def suspects_in(waits: Mapping[str, Wait], own: Iterable[str] | None = None) -> 
 
 
 def looks_at(
-    engine: Engine, waits: Mapping[str, Wait]
+    engine: Context, waits: Mapping[str, Wait]
 ) -> list[tuple[str, list[str], Command[list[Snapshot]]]]:
     """The requests that read what these wait for."""
     places = dict.fromkeys(place for wait in waits.values() for place in wait.want.places)
@@ -128,7 +128,7 @@ def occupants_in(
     return {(kind, name): Occupants.of(snapshot) for name, snapshot in zip(names, snapshots, strict=True)}
 
 
-async def deadlocks(engine: Engine) -> list[Deadlock]:
+async def deadlocks(engine: Context) -> list[Deadlock]:
     """See `Session.deadlocks`."""
     before, deadlocks = (await _look(engine)).since({}), dict[frozenset[str], Deadlock]()
     until = engine.now() + 2 * EVERY + PATIENCE
@@ -141,7 +141,7 @@ async def deadlocks(engine: Engine) -> list[Deadlock]:
     return [one for knot, one in deadlocks.items() if not any(knot < other for other in deadlocks)]
 
 
-async def _look(engine: Engine) -> Found:
+async def _look(engine: Context) -> Found:
     records = await engine.ask(publish(engine.settings.prefix, ""))
     suspects = suspects_in(waits_in(records))
     occupants: dict[KindAndName, Occupants] = {}

@@ -14,15 +14,15 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+from .._infos import KindAndName
 from ..errors import DeadlockError
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.holders import lease_id
 from ..lock.waiter import Waiter
 from ..transport import Call, Fault
 from ..transport.commands.families.snapshots import Snapshot
 from ..transport.commands.waits import publish
 from .deadlocks import EVERY, PATIENCE, Beats, Found, looks_at, occupants_in, suspects_in
-from .infos import KindAndName
 from .knots import Occupants
 from .waits import Wait, record_of, wait_of, waits_in
 
@@ -64,7 +64,7 @@ class Detector:
         "_warned",
     )
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Context) -> None:
         self._engine = engine
         self._waits: dict[Waiter, None] = {}
         self._published: dict[str, Waiter] = {}  # by the id of the wait
@@ -218,7 +218,7 @@ class Detector:
             waiter = self._published[one]
             waited = self._engine.now() - waiter.started
             self._engine.events.deadlocked(
-                waiter.target.kind, waiter.target.name, waited, deadlock, log_it=not number
+                waiter.target.kind, waiter.target.name, waited, str(deadlock), log_it=not number
             )
         may_be_told = [one for one in knot if found.waits[one].told]
         if may_be_told and (victim := found.youngest(may_be_told)) in own:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..lock.engine import Engine
+from .._infos import LockInfo
+from ..lock.context import Context
 from ..lock.holders import described_in, lease_id
 from ..lock.options import lock_name
 from ..lock.stealing import forced, operator_json
 from ..transport.commands.families.snapshots import Snapshot
 from ..transport.commands.inspect import FAMILIES, HOLDABLE
-from .infos import LockInfo
 from .looking import info
 
 _TRIES: Final = 3
@@ -18,7 +18,7 @@ _SAME_SPACE: Final = {"reentrantlock": "lock", "multilock": "lock"}
 
 
 async def force_release(
-    engine: Engine,
+    engine: Context,
     name: str,
     kind: str | None,
     *,
@@ -55,7 +55,7 @@ def name_space(kind: object) -> str:
 
 
 async def _force(
-    engine: Engine, kind: str, name: str, leases: frozenset[str] | None, described: str
+    engine: Context, kind: str, name: str, leases: frozenset[str] | None, described: str
 ) -> Snapshot | None:
     """Frees what stands there now; what that was, or None.
 
@@ -77,7 +77,7 @@ async def _force(
     return None  # it went from hand to hand: nobody stays on it
 
 
-def _lose(engine: Engine, tokens: set[str], described: str) -> None:
+def _lose(engine: Context, tokens: set[str], described: str) -> None:
     """The holders of this session need not wait for a renewal to learn of it."""
     reason = forced(described_in(described.encode()) or {})
     for possession in engine.watchdog.possessions():

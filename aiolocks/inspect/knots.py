@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, final
 
+from .._infos import KindAndName
 from ..lock.holders import lease_id
 from ..transport.commands.families.snapshots import Reservation, Snapshot
-from .infos import KindAndName
 from .waits import Wait, Want
 
 Edges = dict[str, set[str]]

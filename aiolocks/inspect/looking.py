@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar, final
 
 from .._holders import HolderInfo, without_ttl
-from ..lock.engine import Engine
+from .._infos import KindAndName, LockInfo, WaiterInfo
+from ..lock.context import Context
 from ..lock.holders import described_in, holder_info, whereabouts
 from ..lock.options import lock_name
 from ..transport import Command
@@ -22,7 +23,6 @@ from ..transport.commands.families.snapshots import Snapshot, Waiter
 from ..transport.commands.inspect import FAMILIES, FIRST, scan, scan_everything
 from ..transport.commands.waits import KIND as WAITS
 from ..transport.keys import ParsedKey, parse, prefix_of
-from .infos import KindAndName, LockInfo, WaiterInfo
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ _LASTING: Final = ("schedule", "leadership")
 _LITERAL: Final = re.compile(r"\[([*?[])\]")
 
 
-async def inspect(engine: Engine, pattern: str) -> list[LockInfo]:
+async def inspect(engine: Context, pattern: str) -> list[LockInfo]:
     """See `Session.inspect`."""
     if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"pattern must be a str such as 'order:*', not {type(pattern).__name__}")
@@ -68,7 +68,9 @@ def matching(pattern: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(pattern)).match
 
 
-async def _scan(engine: Engine, accepts: Callable[[str], object]) -> tuple[list[KindAndName], list[LockInfo]]:
+async def _scan(
+    engine: Context, accepts: Callable[[str], object]
+) -> tuple[list[KindAndName], list[LockInfo]]:
     """Kinds and names under which somebody may hold or wait; and what is not ours."""
     found = Found(engine.settings.prefix, accepts)
     cursor: bytes | None = FIRST
@@ -79,7 +81,7 @@ async def _scan(engine: Engine, accepts: Callable[[str], object]) -> tuple[list[
     return list(found.places), list(found.foreign.values())
 
 
-async def names_under(engine: Engine, held: LockInfo) -> tuple[str, ...]:
+async def names_under(engine: Context, held: LockInfo) -> tuple[str, ...]:
     """All names that the leases which hold this one hold: of a `MultiLock` all of its names, this one first.
 
     Goes through all keys of the server if it is a `MultiLock` of several names, and else asks nothing.
@@ -93,7 +95,7 @@ async def names_under(engine: Engine, held: LockInfo) -> tuple[str, ...]:
     return (held.name, *sorted(under - {held.name}))
 
 
-async def prefixes_in_use(engine: Engine) -> dict[str, int]:
+async def prefixes_in_use(engine: Context) -> dict[str, int]:
     """Under how many names somebody may hold or wait, by prefix: all that this server has."""
     places: dict[str, set[KindAndName]] = {}
     cursor: bytes | None = FIRST
@@ -158,7 +160,7 @@ def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
     return LockInfo(kind=kind, name=name, problem="this version of aiolocks knows no such kind")
 
 
-async def look(engine: Engine, places: Iterable[KindAndName], *, waiters: int) -> list[LockInfo]:
+async def look(engine: Context, places: Iterable[KindAndName], *, waiters: int) -> list[LockInfo]:
     """Reads these places; leaves out those where nothing stands.
 
     `waiters` is how many of each name are described.
@@ -176,7 +178,7 @@ async def look(engine: Engine, places: Iterable[KindAndName], *, waiters: int) -
 
 
 def pages(
-    engine: Engine, places: Iterable[KindAndName], *, waiters: int
+    engine: Context, places: Iterable[KindAndName], *, waiters: int
 ) -> list[tuple[str, list[str], Command[list[Snapshot]]]]:
     """The requests that read these places: of each, its kind and names."""
     names: dict[str, list[str]] = {}
@@ -194,7 +196,7 @@ def pages(
     return asked
 
 
-async def _ask_all(engine: Engine, commands: Sequence[Command[T]], at_once: int) -> list[T]:
+async def _ask_all(engine: Context, commands: Sequence[Command[T]], at_once: int) -> list[T]:
     """Some at a time: a lease that is renewed at the same time must not wait for all of them."""
     replies: list[T] = []
     for at in range(0, len(commands), at_once):

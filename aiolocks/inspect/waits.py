@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, cast, final
 
-from ..lock.engine import Engine
+from .._infos import KindAndName
+from ..lock.context import Context
 from ..lock.entered import held
 from ..lock.holders import described_in, lease_id, whereabouts
 from ..lock.lease import Possession
 from ..lock.waiter import Waiter
 from ..transport.keys import parse
-from .infos import KindAndName
 
 _MODES: Final = {"r", "u", "w"}
 
@@ -72,7 +72,7 @@ class Wait(NamedTuple):
     holds: tuple[Held, ...]
 
 
-def wait_of(engine: Engine, acquisition: Waiter, *, told: bool) -> Wait | None:
+def wait_of(engine: Context, acquisition: Waiter, *, told: bool) -> Wait | None:
     """The wait of an acquisition; None if its task holds nothing that lasts, or nobody looks at its kind."""
     claim, holding = acquisition.claim, held(acquisition.inside, lasting=True)
     wanted = claim.wanted()
@@ -103,7 +103,7 @@ def wait_of(engine: Engine, acquisition: Waiter, *, told: bool) -> Wait | None:
     )
 
 
-def _held(engine: Engine, possession: Possession) -> Held | None:
+def _held(engine: Context, possession: Possession) -> Held | None:
     wanted = possession.claim.wanted()
     if wanted is None:
         return None
@@ -111,7 +111,7 @@ def _held(engine: Engine, possession: Possession) -> Held | None:
     return Held(lease_id(possession.claim.owner), places, possession.kind, possession.name)
 
 
-def _places(engine: Engine, keys: Iterable[bytes]) -> tuple[KindAndName, ...]:
+def _places(engine: Context, keys: Iterable[bytes]) -> tuple[KindAndName, ...]:
     found = (parse(engine.settings.prefix, key) for key in keys)
     return tuple((place.kind, place.name) for place in found if place is not None)
 

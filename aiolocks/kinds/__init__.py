@@ -6,7 +6,7 @@ import importlib
 from typing import Final
 
 _MODULES: Final = {
-    ".inspect.infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
+    "._infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
     "._deadlocks": ("Deadlock", "DeadlockedTask"),
     "._holders": ("HolderInfo",),
     "fairlock": ("FairLock",),

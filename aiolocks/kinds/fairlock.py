@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Never, final
 from ..lock.acquirable import Acquirable
 from ..lock.claim import Manner, Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown
 from ..transport.commands.permits import PermitCommands
@@ -82,7 +82,7 @@ class FairLock(Acquirable[Lease]):
     def _bound_as(self) -> str:
         return self._name
 
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         commands = PermitCommands(
             engine.settings.prefix,
             "fairlock",

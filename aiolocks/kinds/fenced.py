@@ -6,7 +6,7 @@ import json
 from typing import Any, Final, Never, cast, final
 
 from ..errors import StaleFenceError
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.options import lock_name, reject_unknown
 from ..lock.sources import engine_of, source_of
 from ..transport.commands.fenced import FencedCommands, Form
@@ -96,7 +96,7 @@ class FencedRegister:
         form, text = written
         return json.loads(text) if form == "json" else text
 
-    def _commands(self, engine: Engine) -> FencedCommands:
+    def _commands(self, engine: Context) -> FencedCommands:
         return FencedCommands(engine.settings.prefix, self._name)
 
     def __repr__(self) -> str:

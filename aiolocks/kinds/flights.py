@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, final
 
 from ..errors import FingerprintError, LockError, LockTimeoutError, SessionClosedError
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.options import Options
 from .keeping import Keeping
 from .making import PAUSE, Making
@@ -60,7 +60,7 @@ class Flight:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Context,
         slot: Hashable,
         name: str,
         making: Making,
@@ -187,7 +187,7 @@ class Flight:
 
 
 async def share(
-    engine: Engine,
+    engine: Context,
     name: str,
     fn: Callable[[], Awaitable[T]],
     limit: float | None,

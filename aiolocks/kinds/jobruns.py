@@ -12,7 +12,7 @@ from ..errors import DuplicateJobError
 from ..lock.binding import Binding
 from ..lock.claim import Manner, Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease, Possession
 from ..lock.options import Metadata, Options, lock_name, user_metadata, whole_number
 from ..transport import Granted
@@ -111,7 +111,7 @@ class JobLease(Lease):
 
 
 def run(
-    engine: Engine,
+    engine: Context,
     key: str,
     lease_type: LeaseType[LeaseT],
     options: Options,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from ..errors import BackendError
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.holders import described_in, who_in
 from ..transport import BELL_TTL, ignore
 from ..transport.commands.leadership import Look, Observing, TermFound
@@ -82,7 +82,7 @@ class Observer:
 
     __slots__ = ("_changed", "_commands", "_engine", "_name", "_newest", "_told")
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: Context, name: str) -> None:
         self._engine = engine
         self._commands = Observing(engine.settings.prefix, name)
         self._name = name

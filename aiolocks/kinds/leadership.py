@@ -17,7 +17,7 @@ from ..lock.again import Again
 from ..lock.binding import Binding
 from ..lock.claim import Manner, Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Possession
 from ..lock.options import Metadata, Options, Seconds, reject_unknown
 from ..transport import Granted
@@ -26,7 +26,7 @@ from .leaders import LeaderInfo, Observer, leader_of
 from .terms import Candidacy, Term, json_value
 
 if TYPE_CHECKING:  # for operators, and an import takes its time
-    from ..inspect.infos import WaiterInfo
+    from .._infos import WaiterInfo
 
 log = logging.getLogger("aiolocks.session")
 
@@ -332,7 +332,7 @@ class Leadership(Acquirable[Term]):
     def _lease_type(self) -> Callable[[Binding[Term], Possession, Granted], Term]:  # type: ignore[override]
         return functools.partial(Term, candidacy=self._candidacy, value=self._value)
 
-    def _beside(self, engine: Engine) -> str:
+    def _beside(self, engine: Context) -> str:
         if self._value is None:
             return ""
         engine.settings.user_json({"value": self._value})
@@ -342,7 +342,7 @@ class Leadership(Acquirable[Term]):
         super()._rename(names)
         self._candidacy = Candidacy()
 
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         commands = LeadershipCommands(
             engine.settings.prefix,
             self._name,

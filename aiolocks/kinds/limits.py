@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Never, cast, final
 from ..lock.acquirable import Acquirable
 from ..lock.claim import Manner, Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown, whole_number
 from ..transport.commands.limits import KIND, LimitsCommands
@@ -113,11 +113,11 @@ class Limits(Acquirable[Lease]):
         engine = self._bind().engine
         return (await engine.ask(self._commands(engine).used())).held
 
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         commands = self._commands(engine)
         return Resource(commands, (KIND, self._name, commands.line), _MANNER)
 
-    def _commands(self, engine: Engine) -> LimitsCommands:
+    def _commands(self, engine: Context) -> LimitsCommands:
         return LimitsCommands(
             engine.settings.prefix,
             self._name,

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from ..errors import BackendError, ConfigurationError, LockError, LockLostError, SessionClosedError
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.notes import note
 from ..lock.options import LARGEST_VALUE, Options
@@ -76,7 +76,7 @@ class Making:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Context,
         name: str,
         fn: Callable[[], Awaitable[Any]],
         *,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Never, cast, final
 from ..lock.acquirable import Acquirable
 from ..lock.claim import Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
 from ..transport.commands.base import NameCommands
@@ -94,10 +94,10 @@ class MultiLock(Acquirable[Lease]):
         self._names = _checked(names)
         self._name = ", ".join(self._names)
 
-    def _beside(self, engine: Engine) -> str:
+    def _beside(self, engine: Context) -> str:
         return f',"names":{len(self._names)}' if len(self._names) > 1 else ""
 
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         make: Callable[..., NameCommands] = MultiCommands
         if engine.by_slot:
             from ..transport.commands.multislot import commands_of as make  # noqa: PLC0415 - few need it

@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Final, Never, cast, final
 from ..lock.acquirable import Acquirable
 from ..lock.claim import Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown, seconds
-from ..lock.session import Session
-from ..lock.sources import client_of, joint_engine_of
+from ..lock.sources import client_of, is_session, joint_engine_of
 from ..transport import check_master, master_label
 from ..transport.commands.redlock import RedlockCommands
 
@@ -92,10 +91,10 @@ class Redlock(Acquirable[Lease]):
         self._node_timeout = _node_timeout(node_timeout, options)
         super().__init__(self._sources[0], name, options)
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> Context:
         return joint_engine_of(self._sources, self)
 
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         commands = RedlockCommands(
             engine.settings.prefix,
             self._name,
@@ -119,7 +118,7 @@ def _node_timeout(value: Seconds | None, options: Options) -> float:
 
 
 def _checked(clients: object) -> tuple[Any, ...]:
-    if isinstance(clients, Session) or hasattr(clients, "execute_command"):
+    if is_session(clients) or hasattr(clients, "execute_command"):
         raise TypeError(
             "clients must be several clients, as in [a, b, c], one for each master; for one, use Lock"
         )

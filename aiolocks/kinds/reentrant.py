@@ -12,7 +12,7 @@ from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
 from ..lock.binding import Binding
 from ..lock.claim import Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease, Possession
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
 from ..transport import Granted
@@ -158,7 +158,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         super()._rename(names)
         self._of_tasks = weakref.WeakKeyDictionary()
 
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         commands = ReentrantCommands(
             engine.settings.prefix,
             self._name,

@@ -8,7 +8,7 @@ from typing import final
 from ..lock.binding import Binding
 from ..lock.claim import Resource
 from ..lock.clock import dependable, milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Options
 from ..lock.term import NEVER
@@ -16,7 +16,7 @@ from ..transport.commands.flight import FlightCommands, Left
 
 
 def runs(
-    engine: Engine,
+    engine: Context,
     kind: str,
     label: str,
     name: str,
@@ -45,7 +45,7 @@ def runs(
     return commands, Binding(engine, resource, Lease, label=label, name=name, options=options)
 
 
-def ended_at(engine: Engine, left: Left, *, asked: float) -> float:
+def ended_at(engine: Context, left: Left, *, asked: float) -> float:
     """Loop time up to which a task must have come to get the result of that run.
 
     `asked` is when the asker began to ask: the run was going on later, for the asker was told of it.
@@ -70,7 +70,7 @@ class GrantTime:
 
     __slots__ = ("_at_us", "_engine", "_heard", "unsure")
 
-    def __init__(self, engine: Engine, at_us: int, lease: Lease) -> None:
+    def __init__(self, engine: Context, at_us: int, lease: Lease) -> None:
         self._engine = engine
         self._at_us = at_us
         self._heard = engine.mark()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Never, Self, final
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
 from ..lock.claim import Manner, Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, flag, reject_unknown, whole_number
 from ..transport.commands.permits import PermitCommands
@@ -197,11 +197,11 @@ class Semaphore(Acquirable[Lease]):
     def _bound_as(self) -> tuple[str, int, int, bool]:
         return self._name, self._permits, self._value, self._fair
 
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         gate_key = ("semaphore", self._name, self._permits, self._fair)
         return Resource(self._commands(engine), gate_key, _FAIR if self._fair else _UNFAIR)
 
-    def _commands(self, engine: Engine) -> PermitCommands:
+    def _commands(self, engine: Context) -> PermitCommands:
         return PermitCommands(
             engine.settings.prefix,
             "semaphore",

@@ -16,7 +16,7 @@ from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
 from ..lock.binding import Binding
 from ..lock.claim import Manner, Resource
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Lease, Possession
 from ..lock.options import Options, Seconds, optional_seconds, reject_unknown
 from ..transport import Granted
@@ -58,7 +58,7 @@ class SpanClass:
         """The name of it in messages."""
         return f"{self.lock}.{_MODES[span.mode]}"
 
-    def commands(self, engine: Engine, name: str, span: Span, *, under: str = "") -> SpanCommands:
+    def commands(self, engine: Context, name: str, span: Span, *, under: str = "") -> SpanCommands:
         """The steps of a span in a session, as an upgrade if it is `under` an upgradable's token."""
         return SpanCommands(
             engine.settings.prefix,
@@ -72,7 +72,7 @@ class SpanClass:
             session=engine.session_id,
         )
 
-    def resource(self, engine: Engine, name: str, span: Span, *, under: str = "") -> Resource:
+    def resource(self, engine: Context, name: str, span: Span, *, under: str = "") -> Resource:
         commands = self.commands(engine, name, span, under=under)
         return Resource(commands, (self.kind, name, span, under), _MANNERS[span.mode])
 
@@ -200,7 +200,7 @@ class SpanLock(Acquirable[LeaseT]):
     def _lease_type(self) -> Callable[[Binding[LeaseT], Possession, Granted], LeaseT]:  # type: ignore[override]
         return functools.partial(self._span_lease_type, span_class=self._span_class, span=self._span)
 
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         return self._span_class.resource(engine, self._name, self._span)
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from typing import Final, Literal, Self, final, get_args
 
 from ..errors import SessionClosedError
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.options import SHORTEST_TTL, Options, Seconds, seconds
 from ..transport.commands.jobs import TicketRun, enqueueing, withdrawing
 
@@ -110,7 +110,7 @@ def ticket_for(key: str, mode: Mode, ttl: Seconds, on_conflict: OnConflict) -> T
     return Ticket.new(key, mode, milliseconds(seconds("ttl", ttl, least=SHORTEST_TTL)))
 
 
-async def take_key(engine: Engine, ticket: Ticket, options: Options, *, replace: bool) -> int | None:
+async def take_key(engine: Context, ticket: Ticket, options: Options, *, replace: bool) -> int | None:
     """None, or the milliseconds for which another ticket has it.
 
     Cancelled, or failed, it leaves the key as it was before: an answer that comes late is undone, for as

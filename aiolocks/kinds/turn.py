@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from ..errors import DeadlockError
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.entered import TURNS_TO_CLOSE, held
 from ..lock.lease import Lease
 from ..lock.options import Options
@@ -94,7 +94,7 @@ class TurnGroup:
 
     __slots__ = ("_asked", "_binding", "_commands", "_engine", "_grant_time", "_led", "_slot", "_waiting")
 
-    def __init__(self, engine: Engine, slot: Hashable, name: str, options: Options) -> None:
+    def __init__(self, engine: Context, slot: Hashable, name: str, options: Options) -> None:
         self._engine = engine
         self._slot = slot
         # Shared by all leaders, one after the other: a caller that waited for the first to lead knows the run

@@ -8,7 +8,7 @@ from typing import Any, Final, Never, final
 
 from ..errors import BackendError
 from ..lock.clock import milliseconds
-from ..lock.engine import Engine
+from ..lock.context import Context
 from ..lock.lease import Releasing
 from ..lock.notes import note
 from ..lock.open_blocks import OpenBlocks, told_at_exit
@@ -150,7 +150,7 @@ class _Passage:
 
     __slots__ = ("_ending", "_engine", "_over_at", "place")
 
-    def __init__(self, engine: Engine, ending: Command[Released], place: int, *, over_at: float) -> None:
+    def __init__(self, engine: Context, ending: Command[Released], place: int, *, over_at: float) -> None:
         self._engine = engine
         self._ending = ending
         self._over_at = over_at

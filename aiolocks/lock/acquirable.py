@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ..transport import Granted
     from .claim import Resource
-    from .engine import Engine
+    from .context import Context
     from .lease import Possession
 
 
@@ -226,10 +226,10 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         return f"<{type(self).__name__} {self._name!r} ttl={self._options.ttl:g}>"
 
     @abstractmethod
-    def _resource(self, engine: Engine) -> Resource:
+    def _resource(self, engine: Context) -> Resource:
         """The name in a session."""
 
-    def _beside(self, engine: Engine) -> str:
+    def _beside(self, engine: Context) -> str:
         """The fields that this kind adds to the metadata of its leases, as JSON with a comma before each."""
         return ""
 
@@ -251,7 +251,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         self._binding = None
         self._entered = OpenBlocks()
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> Context:
         """The engine that does the work, here and now."""
         return engine_of(self._source, self)
 
@@ -364,7 +364,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
             self._binding = binding
         return binding
 
-    def _bound(self, engine: Engine) -> Binding[LeaseT]:
+    def _bound(self, engine: Context) -> Binding[LeaseT]:
         return Binding(
             engine,
             self._resource(engine),

@@ -10,13 +10,13 @@ from ..transport import Granted
 from .claim import Claim
 from .lease import Possession
 from .options import NO_METADATA, check_at_least
-from .target import Target
+from .queue import Gate
 from .waiter import Attempt, Waiter
 
 if TYPE_CHECKING:
     from ..transport import Answer
     from .claim import Resource
-    from .engine import Engine
+    from .context import Context
     from .lease import Lease
     from .options import Options
 
@@ -24,14 +24,30 @@ LeaseT = TypeVar("LeaseT", bound="Lease")
 
 
 @final
-class Binding(Target, Generic[LeaseT]):
-    """The part that all acquisitions of one lock in one session share."""
+class Binding(Generic[LeaseT]):
+    """The part that all acquisitions of one lock in one session share.
 
-    __slots__ = ("_beside", "_lease_type", "_user_json", "metadata", "resource")
+    Attributes:
+        gate: Where those of the session queue that want the same thing.
+        label: Its kind, as messages call it.
+    """
+
+    __slots__ = (
+        "_beside",
+        "_lease_type",
+        "_user_json",
+        "engine",
+        "gate",
+        "label",
+        "metadata",
+        "name",
+        "options",
+        "resource",
+    )
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Context,
         resource: Resource,
         lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT],
         *,
@@ -40,12 +56,23 @@ class Binding(Target, Generic[LeaseT]):
         options: Options,
         beside: str = "",
     ) -> None:
-        super().__init__(engine, engine.gate(resource), label=label, name=name, options=options)
+        self.engine = engine
+        self.gate = Gate.of(engine, resource)
+        self.label = label
+        self.name = name
+        self.options = options
         self.resource = resource
         self._lease_type = lease_type
         self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
         self._user_json = engine.settings.user_json(self.metadata)
         self._beside = beside  # further fields that stand beside the lease, as JSON
+
+    @property
+    def kind(self) -> str:
+        return self.label.lower()
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.name!r}"
 
     def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
         attempt = self._attempt(blocking_timeout, once=blocking_timeout == 0)
@@ -99,10 +126,30 @@ class Binding(Target, Generic[LeaseT]):
 
     def _seized(self, claim: Claim, answer: Answer) -> Answer:
         if isinstance(answer, Granted) and answer.lost:
-            from .stealing import tell_loser  # noqa: PLC0415 - few locks are stolen, and an import takes its time
-
-            tell_loser(self.engine, claim, answer)
+            self._tell_loser(claim, answer)
         return answer
+
+    def _tell_loser(self, claim: Claim, grant: Granted) -> None:
+        """The server tells no session of what that session has done: a holder of this one learns it here."""
+        from .stealing import parties, stolen_by  # noqa: PLC0415 - few locks are stolen, and an import takes its time
+
+        found = parties(claim, grant)
+        if found is None:
+            return
+        loser, thief = found
+        owner = grant.lost.partition(b":")[0].decode()
+        for possession in self.engine.watchdog.possessions():
+            if possession.claim.owner == owner and possession.fencing_token == loser.fencing_token:
+                possession.lose(stolen_by(thief), thief)
+
+    def _tell_stolen(self, possession: Possession, grant: Granted) -> None:
+        from .._holders import in_words  # noqa: PLC0415 - few locks are stolen
+        from .stealing import holder_in  # noqa: PLC0415 - as above
+
+        loser = holder_in(grant.lost, now_us=grant.fencing_token)
+        if loser is not None:
+            held = f"held {in_words((loser,))}"
+            self.engine.events.stolen(possession, loser.held_for or 0.0, held)
 
     def _lease(self, claim: Claim, grant: Granted, sent: float, waited: float) -> LeaseT:
         possession = Possession(self, claim, grant.fencing_token, sent)
@@ -110,7 +157,7 @@ class Binding(Target, Generic[LeaseT]):
         self.engine.events.acquired(possession, waited)
         if grant.lost:
             self._seized(claim, grant)  # again: a task may have been granted it here in the same turn
-            self.engine.events.stolen(possession, grant)
+            self._tell_stolen(possession, grant)
         return self._lease_type(self, possession, grant)
 
     async def locked(self) -> bool:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
-
-if TYPE_CHECKING:
-    from .lease import Possession
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, final
 
 TURNS_TO_CLOSE: Final = 8
 """Turns of the event loop after which generators that a task has left, also within each other, are closed: in
 tasks of their own. Until then the task seems to be inside."""
 
-Inside: TypeAlias = Sequence["weakref.ref[Possession]"]
+
+class _Lease(Protocol):
+    @property
+    def holds(self) -> bool: ...
+
+    @property
+    def lasting(self) -> bool: ...
+
+
+PossessionT = TypeVar("PossessionT", bound=_Lease)
+T = TypeVar("T")
+Inside: TypeAlias = "Sequence[weakref.ref[T]]"
 
 
 @final
-class Entered:
+class Entered(Generic[PossessionT]):
     """The leases of one session that tasks have entered and not left, by task.
 
     Invariants:
@@ -32,29 +40,27 @@ class Entered:
     def __init__(self) -> None:
         # By id: a task that was collected inside leaves an entry behind, which says nothing of a later task
         # of the same id. For a lease that is still there keeps the task that has entered it.
-        self._of: dict[int, list[weakref.ref[Possession]]] = {}
+        self._of: dict[int, list[weakref.ref[PossessionT]]] = {}
 
-    def add(self, task: asyncio.Task[Any], watch: weakref.ref[Possession]) -> None:
+    def add(self, task: asyncio.Task[Any], watch: weakref.ref[PossessionT]) -> None:
         inside = self._of.get(id(task))
         if inside is None:
             self._of[id(task)] = [watch]
         else:
             inside.append(watch)
 
-    def remove(self, task: asyncio.Task[Any], possession: Possession) -> None:
+    def remove(self, task: asyncio.Task[Any], possession: PossessionT) -> None:
         inside = self._of.get(id(task), [])
         inside[:] = [watch for watch in inside if watch() not in (possession, None)]
         if not inside:
             self._of.pop(id(task), None)
 
-    def by(self, task: asyncio.Task[Any] | None) -> Inside:
+    def by(self, task: asyncio.Task[Any] | None) -> Inside[PossessionT]:
         """The leases that this task has entered, to be read by `held` while the task waits."""
         return self._of.get(id(task), ())
 
 
-def held(inside: Inside, *, lasting: bool = False) -> list[Possession]:
+def held(inside: Inside[PossessionT], *, lasting: bool = False) -> list[PossessionT]:
     """The possessions of it that are held; with `lasting`, only those that do not end by themselves."""
     found = [possession for watch in inside if (possession := watch()) is not None]
-    return [
-        possession for possession in found if possession.holds and (possession.term.lasting or not lasting)
-    ]
+    return [possession for possession in found if possession.holds and (possession.lasting or not lasting)]

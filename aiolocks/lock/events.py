@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, Protocol, final
 
 from .statistics import Counters
-
-if TYPE_CHECKING:
-    from .._deadlocks import Deadlock
-    from .._holders import HolderInfo
-    from ..transport import Granted
-    from .lease import Possession
 
 log = logging.getLogger("aiolocks.session")
 
@@ -59,6 +53,26 @@ class LockEvent:
     seconds: float = 0.0
     reason: str = ""
     was: str = ""
+
+
+class Leased(Protocol):
+    """A lease, as far as events tell of it."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fencing_token(self) -> int: ...
+
+    @property
+    def stop_reason(self) -> str: ...
+
+    def remaining(self) -> float:
+        """Seconds that the holder may still rely on."""
+        ...
 
 
 @final
@@ -108,16 +122,11 @@ class Events:
         if hooks := self._hooks["on_waiting"]:
             _tell(hooks, LockEvent(kind=kind, name=name))
 
-    def waits_long(
-        self, kind: str, name: str, seconds: float, holders: Sequence[HolderInfo], endless: str
-    ) -> None:
+    def waits_long(self, kind: str, name: str, seconds: float, holders: str, endless: str) -> None:
+        known = f": held {holders}" if holders else ""
+        why = f"; {endless}" if endless else ""
         level = logging.WARNING if endless else logging.INFO
-        if log.isEnabledFor(level):
-            from .._holders import in_words  # noqa: PLC0415 - of long waits only
-
-            known = f": held {in_words(holders)}" if holders else ""
-            why = f"; {endless}" if endless else ""
-            log.log(level, "%s %r: waiting for %.1f s%s%s", kind, name, seconds, known, why)
+        log.log(level, "%s %r: waiting for %.1f s%s%s", kind, name, seconds, known, why)
 
     def waited(self, kind: str, name: str, seconds: float, reason: str) -> None:
         if hooks := self._hooks["on_waited"]:
@@ -126,11 +135,11 @@ class Events:
     def stuck(self, kind: str, name: str, reason: str) -> None:
         log.warning("%s %r: a task waits for what no release can give it: %s", kind, name, reason)
 
-    def deadlocked(self, kind: str, name: str, seconds: float, deadlock: Deadlock, *, log_it: bool) -> None:
+    def deadlocked(self, kind: str, name: str, seconds: float, deadlock: str, *, log_it: bool) -> None:
         if log_it:
             log.warning("%s", deadlock)
         if hooks := self._hooks["on_deadlock"]:
-            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=str(deadlock)))
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=deadlock))
 
     def no_deadlocks(self, reason: str) -> None:
         log.warning("deadlocks over several processes are not found now: %s", reason)
@@ -140,77 +149,70 @@ class Events:
         if hooks := self._hooks["on_timeout"]:
             _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
 
-    def acquired(self, possession: Possession, seconds: float) -> None:
+    def acquired(self, lease: Leased, seconds: float) -> None:
         self.counters.acquisitions += 1
         self.counters.wait.add(seconds)
         if hooks := self._hooks["on_acquired"]:
-            _tell(hooks, _of(possession, seconds))
+            _tell(hooks, _of(lease, seconds))
 
-    def renewed(self, possessions: Iterable[Possession]) -> None:
+    def renewed(self, leases: Iterable[Leased]) -> None:
         hooks = self._hooks["on_renewed"]
         if hooks or log.isEnabledFor(logging.DEBUG):
-            for possession in possessions:
-                seconds = possession.remaining()
-                log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
-                _tell(hooks, _of(possession, seconds))
+            for lease in leases:
+                seconds = lease.remaining()
+                log.debug("%s %r: renewed, %.3f s left", lease.kind, lease.name, seconds)
+                _tell(hooks, _of(lease, seconds))
 
-    def stolen(self, possession: Possession, grant: Granted) -> None:
-        """After `acquired`: by force, from the holder that the grant tells of."""
-        from .._holders import in_words  # noqa: PLC0415 - few locks are stolen
-        from .stealing import holder_in  # noqa: PLC0415 - as above
-
-        loser = holder_in(grant.lost, now_us=grant.fencing_token)
-        if loser is None:
-            return
-        before = f"held {in_words((loser,))}"
-        log.warning("%s %r was taken by force: it was %s", possession.kind, possession.name, before)
+    def stolen(self, lease: Leased, seconds: float, before: str) -> None:
+        """After `acquired`: by force, from the holder `before`, who had it for so long."""
+        log.warning("%s %r was taken by force: it was %s", lease.kind, lease.name, before)
         if hooks := self._hooks["on_stolen"]:
-            _tell(hooks, _of(possession, loser.held_for or 0.0, before))
+            _tell(hooks, _of(lease, seconds, before))
 
-    def doubted(self, possession: Possession, reason: str) -> None:
-        log.info("%s %r may be lost: %s", possession.kind, possession.name, reason)
+    def doubted(self, lease: Leased, reason: str) -> None:
+        log.info("%s %r may be lost: %s", lease.kind, lease.name, reason)
 
-    def stopping(self, possession: Possession, reason: str) -> None:
-        log.warning("%s %r: its body is to stop: %s", possession.kind, possession.name, reason)
+    def stopping(self, lease: Leased, reason: str) -> None:
+        log.warning("%s %r: its body is to stop: %s", lease.kind, lease.name, reason)
 
-    def outlasted(self, possession: Possession) -> None:
+    def outlasted(self, lease: Leased) -> None:
         log.error(
             "%s %r: its body has not ended, and its lease has: another holder may be at work beside it (%s)",
-            possession.kind,
-            possession.name,
-            possession.stop_reason,
+            lease.kind,
+            lease.name,
+            lease.stop_reason,
         )
 
-    def downgraded(self, possession: Possession, seconds: float, was: str) -> None:
+    def downgraded(self, lease: Leased, seconds: float, was: str) -> None:
         if hooks := self._hooks["on_downgraded"]:
-            _tell(hooks, _of(possession, seconds, was=was))
+            _tell(hooks, _of(lease, seconds, was=was))
 
-    def released(self, possession: Possession, seconds: float) -> None:
+    def released(self, lease: Leased, seconds: float) -> None:
         self.counters.hold.add(seconds)
         if hooks := self._hooks["on_released"]:
-            _tell(hooks, _of(possession, seconds))
+            _tell(hooks, _of(lease, seconds))
 
-    def lost(self, possession: Possession, seconds: float, reason: str) -> None:
+    def lost(self, lease: Leased, seconds: float, reason: str) -> None:
         self.counters.losses += 1
         self.counters.hold.add(seconds)
-        log.warning("%s %r was lost after %.3f s: %s", possession.kind, possession.name, seconds, reason)
+        log.warning("%s %r was lost after %.3f s: %s", lease.kind, lease.name, seconds, reason)
         if hooks := self._hooks["on_lost"]:
-            _tell(hooks, _of(possession, seconds, reason))
+            _tell(hooks, _of(lease, seconds, reason))
 
-    def detached(self, possession: Possession, seconds: float) -> None:
+    def detached(self, lease: Leased, seconds: float) -> None:
         if hooks := self._hooks["on_detached"]:
-            _tell(hooks, _of(possession, seconds))
+            _tell(hooks, _of(lease, seconds))
 
     def abandoned(self, kind: str, name: str) -> None:
         if hooks := self._hooks["on_abandoned"]:
             _tell(hooks, LockEvent(kind=kind, name=name))
 
 
-def _of(possession: Possession, seconds: float, reason: str = "", was: str = "") -> LockEvent:
+def _of(lease: Leased, seconds: float, reason: str = "", was: str = "") -> LockEvent:
     return LockEvent(
-        kind=possession.kind,
-        name=possession.name,
-        fencing_token=possession.fencing_token,
+        kind=lease.kind,
+        name=lease.name,
+        fencing_token=lease.fencing_token,
         seconds=seconds,
         reason=reason,
         was=was,

@@ -24,15 +24,14 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Literal, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 if TYPE_CHECKING:
-    from .renewal import Watch
+    from .context import GuardMode
     from .term import Term
 
-GuardMode = Literal["log", "exit"] | None
 GUARD_MODES: Final = ("log", "exit", None)
 
 EXIT_STATUS: Final = 70
@@ -55,6 +54,30 @@ _NEVER: Final = float("inf")
 log = logging.getLogger("aiolocks.guard")
 
 
+class Watch(Protocol):
+    """The part of a watch over a lease that the guard reads; see `renewal`.
+
+    Attributes:
+        guarded: The term of the lease, if it is guarded.
+    """
+
+    guarded: Term | None
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+class Watches(Protocol):
+    """The watches of a session, read by another thread."""
+
+    def copy(self) -> Iterable[Watch]:
+        """As they are now, in one step of the interpreter."""
+        ...
+
+
 @final
 class Ward:
     """The leases of one session, as the thread sees them.
@@ -70,7 +93,7 @@ class Ward:
 
     __slots__ = ("__weakref__", "_asked_at", "_exits", "_loop", "_probing", "_thread", "_told", "_watches")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watches: set[Watch], *, exits: bool) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watches: Watches, *, exits: bool) -> None:
         self._loop = loop
         self._watches = watches
         self._exits = exits
@@ -172,7 +195,7 @@ class Ward:
         return "" if task is None else f" in task {task.get_name()!r}"
 
 
-def ward(loop: asyncio.AbstractEventLoop, watches: set[Watch], mode: GuardMode) -> Ward | None:
+def ward(loop: asyncio.AbstractEventLoop, watches: Watches, mode: GuardMode) -> Ward | None:
     """The ward of a new session of the loop that runs; None if nothing must or can be guarded."""
     if mode is None or abs(time.monotonic() - loop.time()) > _FOREIGN_CLOCK:
         return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..transport import Refused
     from ..transport.commands.families.snapshots import Holder
     from .claim import Claim
-    from .lease import Possession
+    from .queue import Holder as HeldHere
 
 _ID_LENGTH: Final = 12
 
@@ -92,7 +92,7 @@ def told_by(kind: str, claim: Claim, refused: Refused) -> tuple[HolderInfo, ...]
     )
 
 
-def held_here(claim: Claim, possession: Possession | None, now: float) -> HolderInfo:
+def held_here(claim: Claim, possession: HeldHere | None, now: float) -> HolderInfo:
     """The holder of a lock that a task of this very session holds."""
     described = described_in(claim.metadata.encode()) or {}
     if possession is None:  # it was granted a moment ago, and its task has not run since

@@ -34,7 +34,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, final
 
 from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError
 from ..transport import Call, Command, Fault, Kept, Released, Stolen, clocks
@@ -50,11 +50,10 @@ from .term import Term
 if TYPE_CHECKING:
     from .._holders import HolderInfo
     from ..transport import Granted
-    from .binding import Binding
     from .claim import Claim
-    from .engine import Engine
-    from .renewal import Watch
-    from .target import Target
+    from .context import Context
+    from .options import Options
+    from .queue import Gate
 
 
 class LeaseState(enum.Enum):
@@ -89,6 +88,62 @@ class End(NamedTuple):
 
 RELEASED: Final = End(LeaseState.RELEASED, "it was released")
 DETACHED: Final = End(LeaseState.DETACHED, "it was detached")
+
+
+class Asked(Protocol):
+    """A lock in a session, as its acquires and its leases see it; see `Binding`.
+
+    Attributes:
+        gate: Where those of the session queue that want the same thing.
+        label: Its kind, as messages call it.
+    """
+
+    @property
+    def engine(self) -> Context: ...
+
+    @property
+    def gate(self) -> Gate: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def options(self) -> Options: ...
+
+
+class Watching(Protocol):
+    """What keeps a lease renewed, as the lease calls it; see `renewal`."""
+
+    label: str
+
+    def confirmed(self, possession: Any, call: Call[Any], /) -> None:
+        """The server has it, by the renewal that was made last."""
+        ...
+
+    def drop_renewal(self) -> None:
+        """The answer to the request under way does not count any more."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more is sent for the lease, nor heard of it."""
+        ...
+
+    def remade(self, possession: Any, /) -> Callable[[], Command[Kept]] | None:
+        """What makes a renewal when it is written, where its ttl depends on when that is."""
+        ...
+
+    def renewal_now(self, possession: Any, /, *, hears: bool) -> Command[Kept]:
+        """A renewal; `hears`: whether the server tells of changes."""
+        ...
 
 
 _COUNTS_TRULY: Final = sys.version_info >= (3, 13)
@@ -325,7 +380,7 @@ class Releasing:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Context,
         command: Command[Released],
         *,
         until: float,
@@ -562,13 +617,13 @@ class Possession:
     - it has a watch until it ends or a release is sent, and is renewed only by that.
 
     Args:
-        sent: Loop time right before the granted request was sent, as `Engine.moment` counts it.
+        sent: Loop time right before the granted request was sent, as `Context.moment` counts it.
 
     Attributes:
         end: How it has ended.
         scope: The body that has entered it.
         stop_reason: Why the body was told to stop before the end.
-        watch: The watchdog's.
+        watch: The watchdog's, until it ends or is let go of; else None.
     """
 
     __slots__ = (
@@ -591,7 +646,7 @@ class Possession:
 
     def __init__(
         self,
-        target: Target,
+        target: Asked,
         claim: Claim,
         fencing_token: int,
         sent: float,
@@ -619,7 +674,7 @@ class Possession:
             self.term.ask_by(sent + _ARMED_AFTER)
         self.scope: BodyScope | None = None
         self.stop_reason = ""
-        self.watch: Watch | None = None
+        self.watch: Any = None  # `Watching`, of which the watchdog knows more
 
     # -- what may be said of it
 
@@ -652,6 +707,11 @@ class Possession:
     def holds(self) -> bool:
         """Whether it is held, for all that is known here, and nobody lets go of it."""
         return not self.term.doubted and self.remaining() > 0.0
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it does not end by itself while its holder lives."""
+        return self.term.lasting
 
     @property
     def kind(self) -> str:
@@ -760,9 +820,13 @@ class Possession:
 
     def lost_to(self, lease: bytes) -> bool:
         """Whether the holder of that lease has taken it by force, and so it is lost."""
-        from .stealing import lost_to  # noqa: PLC0415 - of few losses, and an import takes its time
+        from .stealing import reason_of  # noqa: PLC0415 - of few losses, and an import takes its time
 
-        return lost_to(self, lease)
+        lost = reason_of(lease, self.fencing_token)
+        if lost is None:
+            return False
+        self.lose(*lost)
+        return True
 
     def lose(self, reason: str, thief: HolderInfo | None = None) -> None:
         """Can no longer be relied on: each task that relies on it is told, once."""
@@ -800,9 +864,10 @@ class Possession:
 
     def leave_watch(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
-        watch, self.watch = self.watch, None
+        watch: Watching | None = self.watch
+        self.watch = None
         if watch is not None:
-            watch.end(self.engine)
+            watch.end()
 
 
 class Lease(AsyncOnly):
@@ -820,7 +885,7 @@ class Lease(AsyncOnly):
 
     __slots__ = ("_changing", "_engine", "_letting_go", "_metadata", "_on_lost", "_possession")
 
-    def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
+    def __init__(self, binding: Asked, possession: Possession, grant: Granted) -> None:
         self._engine = binding.engine
         self._metadata = binding.metadata
         self._on_lost = binding.options.on_lost

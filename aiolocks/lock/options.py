@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, Literal, cast, final
+from typing import Any, Final, Literal, TypedDict, cast, final
 
 from .clock import milliseconds
 
@@ -344,3 +344,18 @@ def reject_unknown(
 
         alike = difflib.get_close_matches(name, DEFAULTS, n=1, cutoff=0.75)
         raise TypeError(f"{wrong}; did you mean {alike[0]}=?" if alike else wrong)
+
+
+class LockOptions(TypedDict, total=False):
+    """The options of the lock; see `aiolocks.Lock`."""
+
+    ttl: Seconds
+    auto_renew: bool
+    max_hold: Seconds | None
+    on_lost: OnLost
+    metadata: Metadata | None
+
+
+def not_for_locks(options: Mapping[str, object]) -> dict[str, object]:
+    """Those that are no `LockOptions`."""
+    return {name: value for name, value in options.items() if name not in LockOptions.__annotations__}

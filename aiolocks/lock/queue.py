@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from ..transport import ASK, BEHIND, BELL_RUNG, GONE, IN_TURN, NO_END, NOT_OURS, OWING, SEATED, STAYING
 from .claim import Claim
@@ -17,9 +17,7 @@ from .clock import seconds
 if TYPE_CHECKING:
     from ..transport import Command, Granted, Listener, Refused
     from .claim import Resource
-    from .engine import Engine
-    from .lease import Possession
-    from .waiter import Waiter
+    from .context import Context
 
 _RUN: Final = 16
 """Hand-overs from task to task within a process, after which another process that waits has its turn."""
@@ -32,6 +30,68 @@ still has to wake up."""
 _DEAF_RUN: Final = 4
 """Without pushes a woken process notices only at its next poll, and until then the lock is idle. So a run is
 longer there: this many times the longest sleep."""
+
+
+class Holder(Protocol):
+    """A lease of this session, as others here are told of it."""
+
+    @property
+    def fencing_token(self) -> int: ...
+
+    @property
+    def granted_at(self) -> float:
+        """Loop time right before the request that was granted was sent."""
+        ...
+
+    def remaining(self) -> float:
+        """Seconds that it may still be relied on."""
+        ...
+
+
+class Waiter(Protocol):
+    """An acquire that waits here; see `waiter`."""
+
+    @property
+    def asleep(self) -> bool:
+        """Whether no request of it is under way."""
+        ...
+
+    @property
+    def claim(self) -> Claim: ...
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, by any way."""
+        ...
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether its last question has had no answer yet, or only a failure."""
+        ...
+
+    def need_not_ask(self, until: float | None, /) -> None:
+        """Before that time, nothing that the server knows of comes to its end."""
+        ...
+
+    def prompt(self, way: str, /, *, in_turn: bool) -> None:
+        """It may be free now; `way` is how we know."""
+        ...
+
+    def sit_down(self) -> None:
+        """Take a seat, or show that you have one."""
+        ...
+
+    def sleep_unheard(self) -> None:
+        """Nobody will tell you when to ask."""
+        ...
+
+    def suspect(self) -> None:
+        """There is news of who is in the way: it may be your own task."""
+        ...
+
+    def take_turn(self, *, woken: bool, in_turn: bool) -> None:
+        """You are the head, at once or after having waited; behind other processes if `in_turn`."""
+        ...
 
 
 @final
@@ -107,7 +167,7 @@ class Here:
     def __init__(self, *, exclusive: bool) -> None:
         self._exclusive = exclusive
         self.first: Claim | None = None
-        self._possession: weakref.ref[Possession] | None = None  # of the first
+        self._possession: weakref.ref[Holder] | None = None  # of the first
         self._also: dict[Claim, None] | None = None  # most gates never have a second holder
         self.closed = False
 
@@ -125,7 +185,7 @@ class Here:
         return bool(self._also)
 
     @property
-    def possession(self) -> Possession | None:
+    def possession(self) -> Holder | None:
         """The possession of the first, once its grant has become one."""
         return None if self._possession is None else self._possession()
 
@@ -143,7 +203,7 @@ class Here:
             self._also = {}
         self._also[claim] = None
 
-    def entrust(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
+    def entrust(self, claim: Claim, possession: weakref.ref[Holder]) -> None:
         """The possession that this grant has become: of a claim that was added, or that was adopted."""
         if self.first is None:
             self.add(claim)
@@ -228,7 +288,15 @@ class Gate:
         "silent_since",
     )
 
-    def __init__(self, engine: Engine, resource: Resource) -> None:
+    @staticmethod
+    def of(engine: Context, resource: Resource) -> Gate:
+        """The one gate of a session for all who want the same thing."""
+        gate: Gate | None = engine.gates.get(resource.gate_key)
+        if gate is None:
+            gate = engine.gates[resource.gate_key] = Gate(engine, resource)
+        return gate
+
+    def __init__(self, engine: Context, resource: Resource) -> None:
         self._engine = engine
         self._resource = resource
         self.manner = resource.manner
@@ -547,7 +615,7 @@ class Gate:
 
         def leaves() -> bool:
             session = engine()
-            here = None if session is None else session.gate(resource)  # this gate may have ended since
+            here = None if session is None else Gate.of(session, resource)  # this gate may have ended since
             if here is None or not here.needs_place:
                 return True
             here.take_place()

@@ -23,7 +23,7 @@ from .term import NEVER
 if TYPE_CHECKING:
     from ..transport import Script
     from .claim import Claim
-    from .engine import Engine
+    from .context import Context
     from .events import Events
     from .lease import Possession
     from .queue import Gate
@@ -142,10 +142,10 @@ class Watch(weakref.ref["Possession"]):
         self.watched = ()
         self._changed = False
 
-    def end(self, engine: Engine) -> None:
+    def end(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
         if self.watched:
-            engine.tracked.disarm(self, self.watched)
+            self.watchdog.tracked.disarm(self, self.watched)
         self.watchdog.forget(self)
         if self.renewal is not None:
             self.drop_renewal()
@@ -175,7 +175,7 @@ class Watch(weakref.ref["Possession"]):
             return term.next_end
         if now < term.renewal_due:
             return term.due
-        convoys = possession.engine.convoys
+        convoys = self.watchdog.convoys
         if not term.renews:  # it ends by itself, and may be lost before that
             term.ask_at(NEVER)
             owned = self.claim.owned(watch=self._listens(hears=convoys.hears))
@@ -253,15 +253,15 @@ class Watch(weakref.ref["Possession"]):
     def owned(self, possession: Possession, call: Call[Any]) -> None:
         """The server has it, as it has answered."""
         engine = possession.engine
-        self.arm(engine, call.command.watched if engine.hears else ())
+        self.arm(call.command.watched if engine.hears else ())
         self.watchdog.watch(possession)
 
-    def arm(self, engine: Engine, keys: tuple[bytes, ...]) -> None:
+    def arm(self, keys: tuple[bytes, ...]) -> None:
         """The server tells of changes of these from now on."""
         self._changed = False
         if keys:
             self.watched = keys
-            engine.tracked.arm(self, keys)
+            self.watchdog.tracked.arm(self, keys)
 
     def not_renewed(self, possession: Possession, fault: Fault) -> None:
         """An error is not a loss: until the deadline it tries again, soon at first."""
@@ -315,7 +315,7 @@ class Convoys:
 
     __slots__ = ("_engine", "_gathered", "_possible", "companies", "hears")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Context) -> None:
         self._engine = weakref.ref(engine)
         self._gathered: dict[tuple[Script, float], list[Possession]] = {}
         self._possible = False
@@ -352,7 +352,7 @@ class Convoys:
         self.companies.clear()
         return convoys
 
-    def _send(self, engine: Engine, gathered: list[Possession]) -> list[Convoy | Renewal]:
+    def _send(self, engine: Context, gathered: list[Possession]) -> list[Convoy | Renewal]:
         watches = [possession.watch for possession in gathered]
         convoys: list[Convoy | Renewal] = []
         still: list[Watch] = []
@@ -390,7 +390,7 @@ class Convoys:
         return company if full and company == watches[at : at + len(company)] else None
 
     def _together(
-        self, engine: Engine, watches: list[Watch], members: list[Possession], renewals: list[Command[Kept]]
+        self, engine: Context, watches: list[Watch], members: list[Possession], renewals: list[Command[Kept]]
     ) -> Convoy | Renewal:
         if len(watches) == 1:
             return watches[0].renew_alone(members[0], renewals[0])
@@ -418,7 +418,7 @@ class Convoy:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Context,
         watches: list[Watch],
         members: list[Possession],
         renewals: list[Command[Kept]],
@@ -487,7 +487,7 @@ class Convoy:
             else:
                 possession.term.confirmed(sent, ahead=ahead)
             watched = self._renewals[number].watched if self._renewals else watch.watched
-            watch.arm(engine, watched if hears else ())
+            watch.arm(watched if hears else ())
             renewed.append(possession)
         again = 1 < len(renewed) == len(self._members) and hears is self._hears
         engine.watchdog.watch_all(renewed, again=self._together if again else None, hears=hears)
@@ -630,6 +630,7 @@ class Watchdog:
     """
 
     convoys: Convoys
+    tracked: Tracked
 
     def __init__(self, loop: asyncio.AbstractEventLoop, events: Events, resumption: Resumption) -> None:
         self._ahead = clocks.steady() - loop.time()  # when it was looked at last
@@ -677,7 +678,7 @@ class Watchdog:
 
     def watch(self, possession: Possession) -> Watch:
         """Looks after it from now on, or looks again at when it is due."""
-        watch = possession.watch
+        watch: Watch | None = possession.watch
         if watch is None:
             watch = possession.watch = Watch(possession, _collected)  # a method would be one more object each
             watch.begin(self, possession)

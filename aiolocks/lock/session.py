@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import secrets
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast, final
 
 from ..errors import LockError, SessionClosedError
 from ..transport import (
@@ -16,7 +17,6 @@ from ..transport import (
     WAKEUPS,
     Dialect,
     KeyspaceWakeup,
-    Protocol,
     Transport,
     a_question,
     check_client,
@@ -25,11 +25,12 @@ from ..transport import (
     open_transport,
     place,
 )
+from ..transport import Protocol as RespVersion
 from . import mixed_prefixes
 from .backoff import Backoff
-from .engine import Engine
+from .context import Context, GuardMode, OnDeadlock, Search, SessionOptions, Settings, Wakeup
 from .events import Events
-from .guard import GUARD_MODES, GuardMode
+from .guard import GUARD_MODES, ward
 from .misuse import AsyncOnly
 from .options import (
     LARGEST_METADATA,
@@ -41,12 +42,15 @@ from .options import (
     size,
     user_metadata,
 )
-from .settings import OnDeadlock, Settings
+from .renewal import Convoys, Tracked, Watchdog
+from .resumption import Resumption
+from .sources import DEFAULT_SESSIONS, PREFIX, sessions_are
 from .statistics import SessionStatistics
+from .wakeups import Bells
 
 if TYPE_CHECKING:
     from .._deadlocks import Deadlock
-    from ..inspect.infos import LockInfo
+    from .._infos import LockInfo
 
 
 # -- The client that a session makes for itself, and closes.
@@ -109,16 +113,16 @@ class JointEngines:
     __slots__ = ("_led", "all")
 
     def __init__(self) -> None:
-        self.all: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self.all: weakref.WeakSet[Context] = weakref.WeakSet()
         # Those that this session leads, which have its settings, and for which sessions.
-        self._led: list[tuple[tuple[weakref.ref[object], ...], Engine]] = []
+        self._led: list[tuple[tuple[weakref.ref[object], ...], Context]] = []
 
     @property
-    def led(self) -> list[Engine]:
+    def led(self) -> list[Context]:
         """Those that this session leads."""
         return [engine for _, engine in self._led]
 
-    def led_for(self, sessions: tuple[object, ...]) -> Engine | None:
+    def led_for(self, sessions: tuple[object, ...]) -> Context | None:
         """The one that this session leads for exactly these, if it can be used here and now."""
         members = tuple(map(weakref.ref, sessions))
         for those, engine in self._led:
@@ -126,7 +130,7 @@ class JointEngines:
                 return engine
         return None
 
-    def lead(self, sessions: tuple[object, ...], engine: Engine) -> None:
+    def lead(self, sessions: tuple[object, ...], engine: Context) -> None:
         """This session is the first of these; a session that has gone will not come again."""
         self._led = [
             (those, other)
@@ -136,30 +140,34 @@ class JointEngines:
         self._led.append((tuple(map(weakref.ref, sessions)), engine))
 
 
-Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
+class Operators(Protocol):
+    """What `aiolocks.inspect` adds to a session: it looks at locks from outside, and knows all kinds."""
 
-DEFAULT_SESSIONS: Final = "_aiolocks_sessions"
-"""Attribute of a client under which its default sessions live exactly as long as it does."""
+    def inspect(self, context: Context, pattern: str, /) -> Coroutine[Any, Any, list[LockInfo]]: ...
+
+    def deadlocks(self, context: Context, /) -> Coroutine[Any, Any, list[Deadlock]]: ...
+
+    def force_release(
+        self, context: Context, name: str, kind: str | None, /, *, by: str | None
+    ) -> Coroutine[Any, Any, list[LockInfo]]: ...
+
+    def Detector(self, context: Context, /) -> Search: ...  # noqa: N802 - a class
+
+
+_operators: Callable[[], Operators]
+
+
+def use_operators(load: Callable[[], Operators]) -> None:
+    """Sets what gives the methods for operators and the search for deadlocks, when one is first needed."""
+    global _operators  # noqa: PLW0603 - once, by the package itself
+    _operators = load
+
+
+def _search(context: Context) -> Search:
+    return _operators().Detector(context)
+
 
 _BACKOFF: Final = Backoff()
-PREFIX: Final = "aiolocks"
-
-
-class SessionOptions(TypedDict, total=False):
-    """The options of the session; see `aiolocks.Session`."""
-
-    prefix: str
-    wakeup: Wakeup
-    protocol: Protocol
-    backoff: Backoff
-    command_timeout: Seconds
-    fence_retention: Seconds
-    metadata: Metadata | None
-    largest_metadata: int
-    largest_value: int
-    guard: GuardMode
-    on_deadlock: OnDeadlock
-    listeners: Iterable[object]
 
 
 @final
@@ -236,7 +244,7 @@ class Session(AsyncOnly):
         *,
         prefix: str = PREFIX,
         wakeup: Wakeup = "auto",
-        protocol: Protocol = None,
+        protocol: RespVersion = None,
         backoff: Backoff = _BACKOFF,
         command_timeout: Seconds = 5.0,
         fence_retention: Seconds = 600.0,
@@ -278,7 +286,7 @@ class Session(AsyncOnly):
         )
         self._settings.user_json(self._settings.metadata)
         self._events = Events(listeners)
-        self._engine: Engine | None = None  # from the first use on
+        self._engine: Context | None = None  # from the first use on
         self._joint = JointEngines()
         self._closed_unused = False
 
@@ -452,9 +460,7 @@ class Session(AsyncOnly):
             BackendError: Refused (it needs more permissions than a lock does), or no answer within
                 `command_timeout`, which counts for each of its requests.
         """
-        from ..inspect.looking import inspect  # noqa: PLC0415 - for operators, and an import takes its time
-
-        return await inspect(self._usable_engine(), pattern)
+        return await _operators().inspect(self._usable_engine(), pattern)
 
     async def deadlocks(self) -> list[Deadlock]:
         """Tasks of any processes that wait for each other, and will for ever if nobody does anything.
@@ -475,9 +481,7 @@ class Session(AsyncOnly):
 
         Cancelled, it changes nothing.
         """
-        from ..inspect.deadlocks import deadlocks  # noqa: PLC0415 - for operators, and an import takes its time
-
-        return await deadlocks(self._usable_engine())
+        return await _operators().deadlocks(self._usable_engine())
 
     async def force_release(
         self, name: str, *, kind: str | None = None, by: str | None = None
@@ -509,9 +513,7 @@ class Session(AsyncOnly):
             TypeError, ValueError: An argument is not as it should be.
             BackendError: Refused, or no answer within `command_timeout`.
         """
-        from ..inspect.freeing import force_release  # noqa: PLC0415 - as above
-
-        return await force_release(self._usable_engine(), name, kind, by=by)
+        return await _operators().force_release(self._usable_engine(), name, kind, by=by)
 
     # -- inside
 
@@ -533,13 +535,39 @@ class Session(AsyncOnly):
     def _open(self) -> bool:
         return not self._closed_unused if self._engine is None else self._engine.usable
 
-    def _begin(self, connect_to: Callable[..., Transport]) -> Engine:
-        """A new engine with the settings of this session."""
-        loop, settings = asyncio.get_running_loop(), self._settings
-        connect = partial(connect_to, loop=loop, prefix=settings.prefix, wakeup=self._wakeup)
-        return Engine(loop, settings, self._events, connect)
+    def _begin(self, connect_to: Callable[..., Transport]) -> Context:
+        """A new context with the settings of this session: builds the parts, and joins them."""
+        loop, settings, events = asyncio.get_running_loop(), self._settings, self._events
+        session_id = secrets.token_hex(8)
+        resumption = Resumption(loop)
+        watchdog = Watchdog(loop, events, resumption)
+        bells = Bells(loop)
+        tracked = watchdog.tracked = Tracked(loop, bells.rung)
+        transport = connect_to(
+            loop=loop,
+            prefix=settings.prefix,
+            wakeup=self._wakeup,
+            session=session_id,
+            on_rung=tracked.rung,
+        )
+        tracked.forget = transport.ignore_bell
+        bells.ring_over(transport)
+        context = Context(
+            loop,
+            settings,
+            events,
+            transport,
+            session_id=session_id,
+            resumption=resumption,
+            watchdog=watchdog,
+            bells=bells,
+            ward=ward(loop, watchdog.watches, settings.guard),
+            make_search=_search,
+        )
+        watchdog.convoys = Convoys(context)
+        return context
 
-    def _usable_engine(self) -> Engine:
+    def _usable_engine(self) -> Context:
         if self._closed_unused:
             raise SessionClosedError("the session is closed")
         if self._own is not None and (engine := self._engine) and engine.left_behind and not engine.closing:
@@ -559,7 +587,7 @@ class Session(AsyncOnly):
         self._joint = JointEngines()
         self._closed_unused = False
 
-    def _lead(self, sessions: tuple[Session, ...]) -> Engine:
+    def _lead(self, sessions: tuple[Session, ...]) -> Context:
         """The engine that does the work for several sessions at once, of which this is the first."""
         for session in sessions:
             session._usable_engine()  # noqa: SLF001 - its own class, here and below
@@ -582,3 +610,6 @@ async def _aclose(client: Any, *args: Any, **options: Any) -> None:
         session = getattr(client, DEFAULT_SESSIONS).get(asyncio.get_running_loop())
         if session is not None:
             session._rest()  # noqa: SLF001 - of this very module
+
+
+sessions_are(Session)

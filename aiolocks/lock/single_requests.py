@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 from ..errors import BackendError
 from ..transport import Call, Command, Fault, Released, Transport, ignore, take_back
 from .notes import note
 
-if TYPE_CHECKING:
-    from .claim import Claim
-
 T = TypeVar("T")
+
+
+class _Claim(Protocol):
+    """What was asked for under one token; see `claim`."""
+
+    def release(self, *, leave: bool) -> Command[Released]:
+        """Takes back a grant at once: nothing was run under it."""
+        ...
+
+    def settle(self) -> Command[None] | None:
+        """Nothing may be created for its token any more."""
+        ...
 
 
 @final
@@ -94,7 +103,7 @@ class SingleRequests:
 
     def undo(
         self,
-        claim: Claim,
+        claim: _Claim,
         ttl: float,
         *,
         leave: bool = False,
@@ -118,7 +127,7 @@ class SingleRequests:
         """Sends an undo, which is of use for `ttl` seconds at least; see `transport.take_back`."""
         take_back(command, send=self._send, loop=self._loop, seconds=ttl, told=told, make=make)
 
-    def settle(self, claim: Claim) -> None:
+    def settle(self, claim: _Claim) -> None:
         """Synchronous: what was sent for this claim creates nothing any more once others may adopt it."""
         if (command := claim.settle()) is not None:
             self._send(Call(command, ignore, ignore, until=self._loop.time()), at_once=True)

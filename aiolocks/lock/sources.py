@@ -4,13 +4,49 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, Final, Protocol, TypeGuard
 
 from ..errors import SessionClosedError
 from ..transport import check_client, place
 from . import mixed_prefixes
-from .engine import Engine
-from .session import DEFAULT_SESSIONS, PREFIX, Session
+from .context import Context, Settings
+
+DEFAULT_SESSIONS: Final = "_aiolocks_sessions"
+"""Attribute of a client under which its default sessions live exactly as long as it does."""
+
+PREFIX: Final = "aiolocks"
+
+
+class _Session(Protocol):
+    """A session, as its locks see it."""
+
+    @property
+    def _settings(self) -> Settings: ...
+
+    @property
+    def _client(self) -> Any: ...
+
+    @classmethod
+    def of(cls, client: Any) -> _Session:
+        """The default session of a client."""
+        ...
+
+    def _usable_engine(self) -> Context: ...
+
+    def _lead(self, sessions: tuple[Any, ...]) -> Context: ...
+
+
+_session: type[_Session]
+
+
+def sessions_are(kind: type[Any]) -> None:
+    """The class of sessions says so itself: a lock need not know how a session is built."""
+    global _session  # noqa: PLW0603 - once, by that class
+    _session = kind
+
+
+def is_session(source: Any) -> TypeGuard[_Session]:
+    return isinstance(source, _session)
 
 
 def source_of(client: Any) -> Any:
@@ -21,13 +57,13 @@ def source_of(client: Any) -> Any:
     """
     # The check takes longer than all else that makes a lock: it is not done again for a client in use.
     # Its own attributes are looked at: a wrapper shows those of the client in it.
-    if not isinstance(client, Session) and DEFAULT_SESSIONS not in getattr(client, "__dict__", ()):
+    if not isinstance(client, _session) and DEFAULT_SESSIONS not in getattr(client, "__dict__", ()):
         check_client(client, or_session=True)
     return client
 
 
-def engine_of(source: Any, used_by: object = None) -> Engine:
-    """The engine that does the work for a session, or for the default session of a client.
+def engine_of(source: Any, used_by: object = None) -> Context:
+    """The context of a session, or of the default session of a client.
 
     Args:
         source: The session or the client.
@@ -40,8 +76,8 @@ def engine_of(source: Any, used_by: object = None) -> Engine:
     return _session_for(source, used_by)._usable_engine()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
 
 
-def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
-    """The engine that does the work for several sessions, or default sessions of clients, together.
+def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Context:
+    """The context that several sessions, or default sessions of clients, have together.
 
     It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
     of them.
@@ -62,10 +98,10 @@ def log_level(source: Any, error: BaseException) -> int:
         return logging.WARNING
 
 
-def _session_for(source: Any, used_by: object) -> Session:
+def _session_for(source: Any, used_by: object) -> _Session:
     if used_by is not None and prefix_of(source) == PREFIX:
         mixed_prefixes.used(source, used_by, PREFIX, _place_of)
-    return source if isinstance(source, Session) else Session.of(source)
+    return source if is_session(source) else _session.of(source)
 
 
 def _place_of(source: Any) -> Hashable:
@@ -74,13 +110,13 @@ def _place_of(source: Any) -> Hashable:
 
 def prefix_of(source: Any) -> str:
     """The prefix of a session, also of a closed one, or of the default session of a client."""
-    if isinstance(source, Session):
+    if is_session(source):
         return source._settings.prefix  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return PREFIX
 
 
 def client_of(source: Any) -> Any:
     """The client of a session, or the client itself."""
-    if isinstance(source, Session):
+    if is_session(source):
         return source._client  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return source

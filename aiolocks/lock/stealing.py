@@ -14,8 +14,6 @@ from .holders import described_in, holder_info, who_in
 if TYPE_CHECKING:
     from ..transport import Granted
     from .claim import Claim
-    from .engine import Engine
-    from .lease import Possession
 
 
 _OPERATOR: Final = 200
@@ -33,16 +31,11 @@ def holder_in(lease: bytes, now_us: int = -1) -> HolderInfo | None:
     return holder_info("", holder, now_us, described_in(holder.metadata) or {})
 
 
-def tell_loser(engine: Engine, claim: Claim, grant: Granted) -> None:
-    """The server tells no session of what that session has done: a holder of this one learns it here."""
+def parties(claim: Claim, grant: Granted) -> tuple[HolderInfo, HolderInfo] | None:
+    """The one from whom that grant was taken, and the one who has it now; None if nobody had it."""
     loser = holder_in(grant.lost)
     thief = holder_in(f"{claim.owner}:{grant.fencing_token}:{claim.metadata}".encode())
-    if loser is None or thief is None:
-        return
-    owner = grant.lost.partition(b":")[0].decode()
-    for possession in engine.watchdog.possessions():
-        if possession.claim.owner == owner and possession.fencing_token == loser.fencing_token:
-            _lose(possession, thief)
+    return None if loser is None or thief is None else (loser, thief)
 
 
 def operator_json(by: str | None) -> str:
@@ -69,19 +62,21 @@ def forced(described: dict[str, Any]) -> str:
     return f"it was released by force, {in_words((who,))}" if who.host else "it was released by force"
 
 
-def lost_to(possession: Possession, lease: bytes) -> bool:
-    """Whether it is lost to the holder of that lease, which has taken its place by force, or was freed."""
+def reason_of(lease: bytes, fencing_token: int) -> tuple[str, HolderInfo | None] | None:
+    """Why the lease with that token is lost to the holder of another one, which has taken its place by force.
+
+    With that holder, if there is one; None if it was not lost so.
+    """
     holder = told_lock(-1, lease)
-    if holder is not None and of_nobody(holder) and (holder.fencing_token or 0) >= possession.fencing_token:
-        possession.lose(forced(described_in(holder.metadata) or {}))
-        return True
+    if holder is not None and of_nobody(holder) and (holder.fencing_token or 0) >= fencing_token:
+        return forced(described_in(holder.metadata) or {}), None
     thief = holder_in(lease)
     # An owner that took it again may find the mark of an earlier loss.
-    if thief is None or (thief.fencing_token or 0) <= possession.fencing_token:
-        return False
-    _lose(possession, thief)
-    return True
+    if thief is None or (thief.fencing_token or 0) <= fencing_token:
+        return None
+    return stolen_by(thief), thief
 
 
-def _lose(possession: Possession, thief: HolderInfo) -> None:
-    possession.lose(f"it was stolen {in_words((thief,))}", thief)
+def stolen_by(thief: HolderInfo) -> str:
+    """The reason of a loss to that holder."""
+    return f"it was stolen {in_words((thief,))}"

@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from .._holders import HolderInfo
     from ..transport import Answer, Refused
     from .claim import Claim
-    from .engine import Engine
+    from .context import Context
     from .entered import Inside
-    from .lease import Possession
+    from .lease import Asked, Possession
     from .queue import Gate
-    from .target import Target
 
 
 # -- Whether replicas have a grant: it is waited for until enough of them do, or there is no time left.
@@ -71,7 +70,7 @@ class Acknowledgement:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Context,
         claim: Claim,
         replicas: int,
         *,
@@ -222,7 +221,7 @@ class Naps:
 
 
 def own_in_the_way(
-    claim: Claim, gate: Gate, inside: Inside, refusal: Refused | None, *, lasting: bool
+    claim: Claim, gate: Gate, inside: Inside[Possession], refusal: Refused | None, *, lasting: bool
 ) -> Possession | None:
     """The possessions of the waiting task itself that exclude the claim.
 
@@ -285,7 +284,7 @@ class Acquiring(ABC):
         "target",
     )
 
-    def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
+    def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
         self._engine = engine = target.engine
         self._gate = target.gate
         self._ttl = target.options.first_ttl
@@ -295,7 +294,7 @@ class Acquiring(ABC):
         self._standing = 0  # of the request under way, or of the last one
         self._maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
         self._refusal: Refused | None = None  # the last one of its own
-        self._inside: Inside = ()  # the leases that the waiting task has entered
+        self._inside: Inside[Possession] = ()  # the leases that the waiting task has entered
         self.claim = claim
         self.stage = Stage.QUEUED
         self.started = engine.now()
@@ -306,7 +305,7 @@ class Acquiring(ABC):
         self.error: LockError | None = None  # how it ended without a grant; None then means: refused
 
     @property
-    def inside(self) -> Inside:
+    def inside(self) -> Inside[Possession]:
         """The leases that the waiting task has entered."""
         return self._inside
 
@@ -610,7 +609,7 @@ class Waiter(Acquiring):
         "seated",
     )
 
-    def __init__(self, target: Target, claim: Claim, blocking_timeout: float | None) -> None:
+    def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
         super().__init__(target, claim, blocking_timeout)
         self._behind = False  # it began to wait while somebody here held it
         self._deadline = None if blocking_timeout is None else self.started + blocking_timeout
@@ -916,8 +915,15 @@ class Waiter(Acquiring):
     def _log_long_wait(self, now: float) -> None:
         if not self._logged and now >= self.started + _LONG:
             self._logged = True
+            from .._holders import in_words  # noqa: PLC0415 - of long waits only
+
+            holders = self._holders(now)
             self._engine.events.waits_long(
-                self.target.kind, self.target.name, now - self.started, self._holders(now), self._endless()
+                self.target.kind,
+                self.target.name,
+                now - self.started,
+                in_words(holders) if holders else "",
+                self._endless(),
             )
 
     # -- sleeping

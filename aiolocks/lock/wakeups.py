@@ -6,13 +6,10 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import Final, Protocol, final
 
 from ..errors import SessionClosedError
 from ..transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
-
-if TYPE_CHECKING:
-    from .queue import Gate
 
 log = logging.getLogger("aiolocks.session")
 
@@ -27,6 +24,29 @@ class _Ringing(Protocol):
 
     @property
     def rung(self) -> Sequence[bytes]: ...
+
+
+class Gate(Protocol):
+    """A queue of this session whose place may stand in the queue on the server; see `queue`."""
+
+    @property
+    def bells(self) -> tuple[bytes, ...]: ...
+
+    def listener(self) -> Listener | Command[int] | None:
+        """Shows that a waiter is still here, and tells when it must ask; None where it asks anyway."""
+        ...
+
+    def listened(self, answer: int, /) -> None:
+        """The server's answer to that."""
+        ...
+
+    def unheard(self) -> None:
+        """Whether the bell hangs is not known."""
+        ...
+
+    def rung(self, way: str, /) -> None: ...
+
+    def lost(self, way: str, /) -> None: ...
 
 
 @final

@@ -17,8 +17,7 @@ from .answers import (
     Released,
     Stolen,
 )
-from .commands.base import whereabouts
-from .commands.listening import Listener, listening, one_request_each
+from .commands.listening import Listener, listening, one_request_each, whereabouts
 from .commands.lock import LockCommands, a_question
 from .commands.standing import BEHIND, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .dialect import PROTOCOLS, Dialect, Protocol

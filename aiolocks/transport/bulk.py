@@ -7,60 +7,16 @@ the connection because of its length would end it for all leases of the session.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from .keys import slot_of
 from .request import Call, Command, ignore
 
 if TYPE_CHECKING:
     from .connection import Multiplexed, Router
-
-_PIECE: Final = 65_536
-_KERNEL: Final = 262_144
-"""Bytes that the kernel may hold for the connection: of what it holds, nobody knows when it leaves."""
-
-
-@final
-class Outflow:
-    """A long request on its way out, piece by piece, as the line takes them."""
-
-    __slots__ = ("_began", "_held", "_moved_at", "_now", "_rest", "_transport")
-
-    def __init__(self, transport: asyncio.WriteTransport, request: bytes, now: Callable[[], float]) -> None:
-        self._transport = transport
-        # Not every transport has a socket that can be told so; the rest works without.
-        with contextlib.suppress(AttributeError, OSError, TypeError):
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
-        self._rest = memoryview(request)
-        self._now = now
-        self._began = self._moved_at = now()
-        self._held = False
-
-    def go_on(self) -> None:
-        """The line takes more."""
-        self._held = False
-        self._moved_at = self._now()
-        while self._rest and not self._held and not self._transport.is_closing():
-            piece, self._rest = self._rest[:_PIECE], self._rest[_PIECE:]
-            self._transport.write(piece)  # which may call `hold`
-
-    def hold(self) -> None:
-        """The line takes no more for now."""
-        self._held = True
-
-    @property
-    def silent_since(self) -> float:
-        """Loop time from which on the server counts as silent.
-
-        Not before the line has taken the last piece; and what the kernel holds by then, which cannot be seen
-        here, leaves as slowly as the rest has left.
-        """
-        return self._moved_at + (self._moved_at - self._began)
 
 
 @final

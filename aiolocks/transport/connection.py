@@ -19,10 +19,12 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
+import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from . import clocks, faults
@@ -47,10 +49,8 @@ from .request import FREED, LONG, NOT_HELD, Call, Command, Transport, Words, ign
 from .residue import Residue
 
 if TYPE_CHECKING:
-    from .bulk import Outflow
     from .faults import Fault
     from .request import Proof, Script
-    from .spares import Spares
 
 
 # -- For which request a server has closed its connections.
@@ -155,6 +155,49 @@ _IDLE: Final = 10.0
 """Seconds without a request after which a connection is closed that only some requests take."""
 
 
+_PIECE: Final = 65_536
+_KERNEL: Final = 262_144
+"""Bytes that the kernel may hold for the connection: of what it holds, nobody knows when it leaves."""
+
+
+@final
+class Outflow:
+    """A long request on its way out, piece by piece, as the line takes them."""
+
+    __slots__ = ("_began", "_held", "_moved_at", "_now", "_rest", "_transport")
+
+    def __init__(self, transport: asyncio.WriteTransport, request: bytes, now: Callable[[], float]) -> None:
+        self._transport = transport
+        # Not every transport has a socket that can be told so; the rest works without.
+        with contextlib.suppress(AttributeError, OSError, TypeError):
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
+        self._rest = memoryview(request)
+        self._now = now
+        self._began = self._moved_at = now()
+        self._held = False
+
+    def go_on(self) -> None:
+        """The line takes more."""
+        self._held = False
+        self._moved_at = self._now()
+        while self._rest and not self._held and not self._transport.is_closing():
+            piece, self._rest = self._rest[:_PIECE], self._rest[_PIECE:]
+            self._transport.write(piece)  # which may call `hold`
+
+    def hold(self) -> None:
+        """The line takes no more for now."""
+        self._held = True
+
+    @property
+    def silent_since(self) -> float:
+        """Loop time from which on the server counts as silent.
+
+        Not before the line has taken the last piece; and what the kernel holds by then, which cannot be seen
+        here, leaves as slowly as the rest has left.
+        """
+        return self._moved_at + (self._moved_at - self._began)
+
+
 class Router(Protocol):
     """Where several connections serve one session: the object that knows of the others."""
 
@@ -171,6 +214,57 @@ class Router(Protocol):
         ...
 
 
+class Further(Protocol):
+    """The further connections of a connection to its server; see `spares`."""
+
+    @property
+    def commands_sent(self) -> int: ...
+
+    @property
+    def waiting(self) -> Sequence[Call[Any]]:
+        """Requests that wait for others of their name, and were not sent yet."""
+        ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def stuck(self) -> bool: ...
+
+    def send(self, call: Call[Any], /) -> None:
+        """It is on its way alone from now on."""
+        ...
+
+    def concerns(self, call: Call[Any], /) -> bool:
+        """Whether it has to come after one of those that are on their way alone."""
+        ...
+
+    def prove(self, proof: Proof, /) -> None: ...
+
+    def awaited(self) -> Sequence[Call[Any]]: ...
+
+    def take_back(self, elsewhere: Callable[[Call[Any]], bool], /) -> Sequence[Call[Any]]: ...
+
+    def distrust(self) -> None:
+        """The server was silent on the main connection: these may be broken, too."""
+        ...
+
+    def authenticate(self, words: tuple[str, ...], /) -> None: ...
+
+    def tell_impatient(self) -> None: ...
+
+    def rest(self) -> None: ...
+
+    async def drain(self, deadline: float, /) -> None:
+        """Sends what still waits, and closes."""
+        ...
+
+    def close(self) -> None: ...
+
+
+MakeFurther = Callable[..., Further]
+
+
 @final
 class Multiplexed(asyncio.Protocol):
     """The transport over one connection, which is made when a request needs it, and again when it breaks.
@@ -184,6 +278,7 @@ class Multiplexed(asyncio.Protocol):
         router: Told of what other connections may serve; None where there are no others.
         alone: At most one request is under way.
         spare: A connection that has nothing to do is closed.
+        further: Makes the further connections, when one is first needed.
         fence: Gives the key that is written when replicas are counted, of a key of what was granted.
         library: That of the client, whose errors this raises.
     """
@@ -202,6 +297,7 @@ class Multiplexed(asyncio.Protocol):
         router: Router | None = None,
         alone: bool = False,
         spare: bool = False,
+        further: MakeFurther,
         fence: Callable[[bytes], bytes] = bytes,
         library: Library = REDIS,
     ) -> None:
@@ -224,13 +320,14 @@ class Multiplexed(asyncio.Protocol):
         self._residue = Residue()
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent a reply, or a part of one
-        self._spares: Spares | None = None
+        self._spares: Further | None = None
         self._outflow: Outflow | None = None  # the last long request on the present connection
         self._commands = 0
         self._library = library
         self._spare = spare
         self._router = router
         self._fence = fence
+        self._make_further = further
         self._open_raw = open_raw
         self._dialect = dialect
         self._make_fallback = fallback
@@ -382,8 +479,6 @@ class Multiplexed(asyncio.Protocol):
         if not self._alone or len(data) <= LONG:
             self._raw.transport.write(data)
             return
-        from .bulk import Outflow  # noqa: PLC0415 - few sessions send anything long
-
         self._outflow = Outflow(self._raw.transport, data, self._loop.time)
         self._outflow.go_on()
 
@@ -772,11 +867,9 @@ class Multiplexed(asyncio.Protocol):
         else:
             self._further().prove(proof)
 
-    def _further(self) -> Spares:
+    def _further(self) -> Further:
         if self._spares is None:
-            from .spares import Spares  # noqa: PLC0415 - few sessions need more than one connection
-
-            self._spares = Spares(self, self._loop, router=self._router, fence=self._fence)
+            self._spares = self._make_further(self, self._loop, router=self._router, fence=self._fence)
         return self._spares
 
     def open_spare(self, *, alone: bool, router: Router | None = None) -> Multiplexed:
@@ -791,6 +884,7 @@ class Multiplexed(asyncio.Protocol):
             router=router,
             alone=alone,
             spare=True,
+            further=self._make_further,
             library=self._library,
         )
 

@@ -20,6 +20,7 @@ from .keys import key, parse
 from .libraries import REDIS, library_of
 from .outages import Outage, Outages
 from .request import Command, Transport
+from .spares import Spares
 from .tokens import follow
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ def open_transport(
             lambda: _over_pool(pool, loop, dialect, outage),
             loop,
             outage=outage,
+            further=Spares,
             fence=_fence(prefix, session),
             library=library_behind(pool),
         )
@@ -264,6 +266,7 @@ def _clustered(
             loop,
             outage=Outage(f"Redis at {address[0]}:{address[1]}", outages),
             router=cluster,
+            further=Spares,
             fence=_fence(prefix, session),
             library=library_behind(connector),
         )

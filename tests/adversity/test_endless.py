@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiolocks.lock import waiter
 from redis.asyncio import Redis
 
 from aiolocks import (
@@ -29,6 +28,7 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
 )
+from aiolocks.lock import waiter
 from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clusters import Cluster
 from tests.support.waiting import eventually

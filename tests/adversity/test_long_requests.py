@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiolocks.transport import connection
 from redis.asyncio import Redis
 
 from aiolocks import (
@@ -23,6 +22,7 @@ from aiolocks import (
     Session,
     SingleFlight,
 )
+from aiolocks.transport import connection
 from tests.adversity.tools import ACQUIRE, Keys, elapsed, look_at, rejected, with_own_connections
 from tests.conftest import Connect, OwnServer
 from tests.support.clusters import Cluster

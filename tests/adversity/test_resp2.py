@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from aiolocks.transport import dialect
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 from valkey.asyncio import Valkey
@@ -32,6 +31,7 @@ from aiolocks import (
 )
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
 from aiolocks.testing import EmbeddedServer
+from aiolocks.transport import dialect
 from tests.adversity.tools import PATIENT, in_within, warm
 from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clients import with_own_connections

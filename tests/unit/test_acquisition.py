@@ -1070,7 +1070,7 @@ async def test_over_a_pool_an_undo_that_is_written_late_leaves_the_place_to_who_
         transport.remember_nothing()
         session._engine._bindings.clear()
         gc.collect()
-        assert len(session._engine._gates) == 0
+        assert len(session._engine.gates) == 0
     second = waiting(session) if another else None
     await turns()
 

@@ -50,6 +50,7 @@ class Unreached:
             self._loop,
             outage=Outage(str(address), Outages(self._loop)),
             router=cluster,
+            further=cast("Any", None),
         )
         return node
 

@@ -8,8 +8,8 @@ from typing import Any
 import hiredis
 import pytest
 import redis.exceptions as driver
-from aiolocks.transport import replies as module
 
+from aiolocks.transport import replies as module
 from aiolocks.transport.replies import PushNotification, Replies, error_of
 
 ATTRIBUTE = b"|1\r\n$3\r\nttl\r\n*2\r\n:3600\r\n%1\r\n+a\r\n|1\r\n+b\r\n:1\r\n:2\r\n"

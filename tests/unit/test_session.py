@@ -120,9 +120,9 @@ async def test_gates_are_forgotten_when_nobody_needs_them(offline, transport) ->
             pass
 
     transport.remember_nothing()
-    assert len(offline._engine._gates) == 100  # kept for the next lock of the same name
+    assert len(offline._engine.gates) == 100  # kept for the next lock of the same name
     offline._engine._bindings.clear()
-    assert len(offline._engine._gates) == 0
+    assert len(offline._engine.gates) == 0
 
 
 async def test_what_is_kept_for_the_next_lock_of_a_name_is_bounded(offline, transport) -> None:
@@ -132,7 +132,7 @@ async def test_what_is_kept_for_the_next_lock_of_a_name_is_bounded(offline, tran
             pass
 
     transport.remember_nothing()
-    assert len(offline._engine._gates) == len(offline._engine._bindings) == 256
+    assert len(offline._engine.gates) == len(offline._engine._bindings) == 256
     await offline.aclose()
     assert len(offline._engine._bindings) == 0
 
@@ -158,7 +158,7 @@ async def test_a_wait_that_failed_leaves_no_gate(make_session, transport) -> Non
     transport.remember_nothing()
     gc.collect()  # of a cancelled task, the traceback
     session._engine._bindings.clear()
-    assert len(session._engine._gates) == 0
+    assert len(session._engine.gates) == 0
 
 
 async def test_a_gate_lives_on_while_another_process_goes_first(offline, transport) -> None:
@@ -169,11 +169,11 @@ async def test_a_gate_lives_on_while_another_process_goes_first(offline, transpo
     del releasing
     transport.remember_nothing()
     offline._engine._bindings.clear()
-    assert len(offline._engine._gates) == 1
+    assert len(offline._engine.gates) == 1
 
     await asyncio.sleep(1)
 
-    assert len(offline._engine._gates) == 0
+    assert len(offline._engine.gates) == 0
 
 
 async def test_a_life_leaves_nothing_for_the_garbage_collector(offline, transport) -> None:

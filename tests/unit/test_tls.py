@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import redis.exceptions as driver
-from aiolocks.transport import tls
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import Connection
 
+from aiolocks.transport import tls
 from aiolocks.transport.cluster_client import NodeConnectors
 from aiolocks.transport.faults import TlsMismatchError
 

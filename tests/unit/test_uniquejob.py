@@ -446,7 +446,7 @@ async def test_the_bodys_own_error_leaves_it(job) -> None:
 
 async def test_duplicates_leave_nothing_to_the_garbage_collector(job, session) -> None:
     async with job.run():
-        gates = session._engine._gates
+        gates = session._engine.gates
         gc.collect()
         gc.disable()
         try:

@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 
 from ... import BackendError, HolderInfo, LockInfo, WaiterInfo
+from ..._infos import KindAndName
 from ...inspect.census import Census, Reading
-from ...inspect.infos import KindAndName
 from ...lock.sources import engine_of
 from ..server import prefix_option, redis_option
 from . import texts

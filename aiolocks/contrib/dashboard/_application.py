@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from urllib.parse import parse_qsl
 
 from ...errors import SessionClosedError
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...lock.options import lock_name
 from ...lock.sources import engine_of, source_of
 from ...transport.commands.inspect import FAMILIES, HOLDABLE
@@ -62,7 +62,7 @@ class Dashboard:
         self._releases = Releases(allow_release)
         self._sampler = Sampler(self._engine, facts=self._facts, audit=self._releases.audit)
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> Context:
         return engine_of(self._source)
 
     def _facts(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from ..._holders import HolderInfo
+from ..._infos import KindAndName, LockInfo
 from ...inspect.census import Reading
-from ...inspect.infos import KindAndName, LockInfo
 
 MINUTES: Final = 60
 _MINUTE: Final = 60

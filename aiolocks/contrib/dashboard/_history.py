@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import Final, NamedTuple, final
 
 from ..._holders import HolderInfo
-from ...inspect.infos import KindAndName
+from ..._infos import KindAndName
 
 _MOST: Final = 2_000
 """Names whose history is remembered."""

@@ -8,8 +8,8 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, final
 
+from ..._infos import KindAndName, LockInfo
 from ...inspect.census import Census
-from ...inspect.infos import KindAndName, LockInfo
 from ._heat import Heat, waits_count
 from ._history import Held
 from ._rows import Found, Row, charge_row, heat_row, held_row, lock_row, page_row, wait_row

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ..._deadlocks import Deadlock
 from ..._holders import HolderInfo, interval
-from ...inspect.infos import KindAndName, LockInfo, WaiterInfo
+from ..._infos import KindAndName, LockInfo, WaiterInfo
 from ...kinds.schedule.ticks import TickRecord
 from ...lock.holders import described_in, who_in
 from ...transport.commands.leadership import TermFound

@@ -10,7 +10,7 @@ from typing import Final, final
 from ..._deadlocks import Deadlock
 from ...errors import LockError
 from ...inspect.deadlocks import deadlocks
-from ...lock.engine import Engine
+from ...lock.context import Context
 
 _EVERY: Final = 2.0
 """Seconds between two searches."""
@@ -29,7 +29,7 @@ class Search:
         self._task: asyncio.Task[list[Deadlock]] | None = None
         self._next = 0.0
 
-    def go_on(self, engine: Engine) -> None:
+    def go_on(self, engine: Context) -> None:
         """Takes what was found, and begins again when it is time."""
         if self._task is not None:
             if not self._task.done():

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC
 from typing import Final, final
 
+from ..._infos import KindAndName
 from ...inspect.census import Census
-from ...inspect.infos import KindAndName
 from ...kinds.schedule.ticks import TickRecord, history
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...transport.commands.leadership import KIND as LEADERSHIP
 from ...transport.commands.leadership import Observing, TermFound
 from ...transport.commands.schedule import reading
@@ -38,7 +38,9 @@ class Terms:
         self._of_pages: dict[KindAndName, Sequence[TickRecord] | Sequence[TermFound]] = {}
         self._next = 0.0
 
-    async def look(self, engine: Engine, census: Census, on_pages: Sequence[KindAndName], now: float) -> None:
+    async def look(
+        self, engine: Context, census: Census, on_pages: Sequence[KindAndName], now: float
+    ) -> None:
         """Reads some of them, if the last time is long enough ago, or there is a page that knows nothing.
 
         Raises:
@@ -77,7 +79,7 @@ class Terms:
         return [tick_row(one) for one in found if isinstance(one, TickRecord)]
 
 
-async def _of_page(engine: Engine, place: KindAndName) -> Sequence[TickRecord] | Sequence[TermFound]:
+async def _of_page(engine: Context, place: KindAndName) -> Sequence[TickRecord] | Sequence[TermFound]:
     kind, name = place
     if kind == SCHEDULE:
         return await _ticks(engine, name, _TICKS_ON_PAGE)
@@ -85,7 +87,7 @@ async def _of_page(engine: Engine, place: KindAndName) -> Sequence[TickRecord] |
     return look.since
 
 
-async def _ticks(engine: Engine, name: str, number: int) -> Sequence[TickRecord]:
+async def _ticks(engine: Context, name: str, number: int) -> Sequence[TickRecord]:
     read = await engine.ask(reading(engine.settings.prefix, name, records=number))
     try:
         return history(read, None, UTC)[:number]

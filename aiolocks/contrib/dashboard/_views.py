@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, final
 
-from ...inspect.infos import KindAndName
+from ..._infos import KindAndName
 from ._rows import Row
 
 DEFAULT_ROWS: Final = 50

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, final
 import redis.exceptions as driver
 
 from ...errors import LockError, SessionClosedError
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...lock.lease import Releasing
 from ...lock.shield import wait_shielded
 from ...transport import Call, Command, Fault, ignore
@@ -30,7 +30,7 @@ class Wire:
 
     __slots__ = ("commands", "engine", "key")
 
-    def __init__(self, engine: Engine, key: bytes) -> None:
+    def __init__(self, engine: Context, key: bytes) -> None:
         self.engine = engine
         self.key = key
         self.commands = RedisPyCommands(key)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from typing import Final, final
 
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...transport import clocks
 from ...transport.commands.schedule import reading
 
@@ -58,7 +58,7 @@ class ServerClock:
 
 
 @contextmanager
-def server_clock(engine: Engine, name: str) -> Generator[ServerClock]:
+def server_clock(engine: Context, name: str) -> Generator[ServerClock]:
     """The clock that the schedules of a session share; in a cluster, each name has that of its own node."""
     key: Hashable = ("server clock", name if engine.by_slot else "")
     clock: ServerClock = engine.in_progress.setdefault(key, ServerClock(engine.now))
@@ -71,7 +71,7 @@ def server_clock(engine: Engine, name: str) -> Generator[ServerClock]:
             del engine.in_progress[key]
 
 
-async def ask_time(engine: Engine, name: str, clock: ServerClock) -> None:
+async def ask_time(engine: Context, name: str, clock: ServerClock) -> None:
     """Asks the server: in a cluster, the node of that name. Raises what `engine.ask` does."""
     asked_at = engine.now()
     read = await engine.ask(reading(engine.settings.prefix, name, records=0))

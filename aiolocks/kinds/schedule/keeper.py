@@ -8,7 +8,7 @@ import logging
 from typing import Final, final
 
 from ...errors import BackendError, ConfigurationError, LockError
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...transport.commands.schedule import Claimed, NotClaimed
 from .clock import ServerClock, ask_time, server_clock
 from .plan import Plan
@@ -36,7 +36,7 @@ class Keeper:
 
     __slots__ = ("_ended_runs", "_engine", "_job", "_nap", "_plan", "_runs", "_settings", "ended_by")
 
-    def __init__(self, engine: Engine, settings: Settings, job: Job) -> None:
+    def __init__(self, engine: Context, settings: Settings, job: Job) -> None:
         self._engine = engine
         self._settings = settings
         self._job = job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...lock.options import Options
 from ...transport.commands.schedule import NotClaimed
 from .clock import ask_time, server_clock
@@ -31,7 +31,7 @@ def nearest(dues: Dues, now: int) -> int:
 
 
 async def claim_nearest(
-    engine: Engine, name: str, dues: Dues, options: Options, policy: Policy = ONCE
+    engine: Context, name: str, dues: Dues, options: Options, policy: Policy = ONCE
 ) -> Run | NotClaimed:
     """Waits until the tick is due by the server's clock, claims it, and is refused if another machine has it.
 
@@ -62,7 +62,7 @@ async def claim_nearest(
                 await engine.sleep(min(_LOOK_AGAIN, (found.ends_in or 0) / 1000 + 0.002))
 
 
-async def trigger(engine: Engine, settings: Settings) -> Run | None:
+async def trigger(engine: Context, settings: Settings) -> Run | None:
     """A run out of turn, or None while another one goes on that is not to be waited for."""
     plan = Plan(settings.name, settings.dues, settings.policy)
     with server_clock(engine, settings.name) as clock:

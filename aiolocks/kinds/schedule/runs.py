@@ -13,7 +13,7 @@ from ...errors import LockError, LockLostError
 from ...lock.binding import Binding
 from ...lock.claim import Manner, Resource
 from ...lock.clock import milliseconds
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...lock.lease import BodyScope, Lease
 from ...lock.options import Options
 from ...transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
@@ -40,7 +40,7 @@ class Run:
 
     __slots__ = ("_commands", "_engine", "lease", "reply")
 
-    def __init__(self, engine: Engine, lease: Lease, commands: TickCommands, reply: Claimed) -> None:
+    def __init__(self, engine: Context, lease: Lease, commands: TickCommands, reply: Claimed) -> None:
         self._engine = engine
         self._commands = commands
         self.lease = lease
@@ -140,7 +140,7 @@ class Claims:
     __slots__ = ("_clock", "_doubtful", "_engine", "_name", "_options", "_zone")
 
     def __init__(
-        self, engine: Engine, name: str, options: Options, clock: ServerClock, zone: dt.tzinfo = dt.UTC
+        self, engine: Context, name: str, options: Options, clock: ServerClock, zone: dt.tzinfo = dt.UTC
     ) -> None:
         self._engine = engine
         self._name = name

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Never, ParamSpec, Self, TypeVar, cast, final
 
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...lock.misuse import AsyncOnly
 from ...lock.options import Metadata, Seconds, reject_unknown, whole_number
 from ...lock.sources import engine_of, source_of
@@ -197,7 +197,7 @@ class Schedule(AsyncOnly):
         job = self._ensure_job()
         return Keeper(self._engine(), self._settings, job)
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> Context:
         return engine_of(self._source, self)
 
     def _ensure_job(self) -> Job:

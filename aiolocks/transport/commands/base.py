@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -203,9 +200,3 @@ def told_all(refused: Refused) -> bool:
 def tokens_told(refused: Refused) -> set[str]:
     """The tokens of those it tells of, of kinds that keep them apart from the lease."""
     return {token.decode(errors="replace") for token, _, _ in _each(refused)}
-
-
-@functools.cache
-def whereabouts(pid: int) -> str:
-    """The host and that process of it: the first fields of the JSON that stands beside leases and bells."""
-    return f'"host":{json.dumps(socket.gethostname())},"pid":{pid}'

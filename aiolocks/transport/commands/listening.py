@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from ..answers import BELL_TTL_MS, QUEUE_TTL_MS
 from ..keys import slot_of
 from ..request import Argument, Command, Script
-from .base import whereabouts
 
 _TRY: Final = Script("bell_try")
 _TRY_TTL_MS: Final = 1000
@@ -19,6 +21,12 @@ _MOST_KEYS: Final = 48
 """Keys of the waiters in one request, unless it is for one waiter: at most 0.5 ms of the server's time, in
 which it answers nobody else. Up to Redis 7.0, a server remembers all bells of the request at each read in it:
 with a hundred bells it took 3 ms for a `Lock`, and 33 ms for an `RWLock`."""
+
+
+@functools.cache
+def whereabouts(pid: int) -> str:
+    """The host and that process of it: the first fields of the JSON that stands beside leases and bells."""
+    return f'"host":{json.dumps(socket.gethostname())},"pid":{pid}'
 
 
 @final

@@ -106,7 +106,7 @@ OF_MASTERS: dict[str, Safeguard] = {
     "masters: one that was passed on": Safeguard(
         "A request sends nothing more by itself once another one of its lease came after it.",
         python(
-            "transport.quorum.rounds:Round._go_on",
+            "transport.quorum.quorum:Round._go_on",
             without="if self._passed_on or not",
             instead="if not",
         ),

@@ -99,7 +99,11 @@ OF_THEFTS: dict[str, Safeguard] = {
     ),
     "steal: told in the session": Safeguard(
         "A session tells its own task what another of its tasks has taken from it.",
-        python("lock.stealing:tell_loser", without="_lose(possession, thief)", instead="pass"),
+        python(
+            "lock.binding:Binding._tell_loser",
+            without="possession.lose(stolen_by(thief), thief)",
+            instead="pass",
+        ),
         _KINDS,
     ),
     "steal: told in the same turn": Safeguard(

@@ -1,36 +1,163 @@
-"""A session from its first use on, on one event loop: what everything in the core works with."""
+"""A session from its first use on, on one event loop: what the parts of a lock work with.
+
+A leaf: it imports nothing of this package but values and counters that stand beside it. `session` builds the
+parts that it refers to, which it knows by what it calls of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import secrets
+import os
 import weakref
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, TypeVar, final
 
-from ..errors import BackendError, SessionClosedError
-from ..transport import Command, Transport, clocks, closed_loops
-from .description import Description
+from ..errors import BackendError, ConfigurationError, LockError, SessionClosedError
+from ..transport import Command, KeyspaceWakeup, Transport, clocks, closed_loops, whereabouts
+from ..transport import Protocol as RespVersion
+from .backoff import Backoff
 from .ending import UNWINDING, Ending
 from .entered import TURNS_TO_CLOSE, Entered
 from .events import Events
-from .guard import ward
 from .process import current_pid
-from .queue import Gate
-from .renewal import Convoys, Tracked, Watchdog
 from .resumption import Resumption
-from .settings import Settings
 from .single_requests import SingleRequests
 from .statistics import SessionStatistics
-from .tokens import Tokens
-from .wakeups import Bells
 
 if TYPE_CHECKING:
-    from ..inspect.detector import Detector
-    from .claim import Resource
-    from .waiter import Acquiring, Waiter
+    from .options import Metadata, Seconds
+
+# -- The secrets by which leases are held.
+
+_BYTES: Final = 16
+_AT_ONCE: Final = 64
+
+
+@final
+class Tokens:
+    """Gives out random tokens, fetched from the kernel for many at once.
+
+    No fork of this process hands out the same ones: it cannot use this session.
+    """
+
+    __slots__ = ("_unused",)
+
+    def __init__(self) -> None:
+        self._unused: list[str] = []
+
+    def take(self) -> str:
+        """128 random bits."""
+        if not self._unused:
+            fetched = os.urandom(_BYTES * _AT_ONCE).hex()
+            length = 2 * _BYTES
+            self._unused = [fetched[at : at + length] for at in range(0, len(fetched), length)]
+        return self._unused.pop()
+
+
+# -- The holder of a lease in words, as they stand on the server beside it.
+
+_quote: Final = json.encoder.encode_basestring_ascii
+
+
+@final
+class Description:
+    """The metadata beside the leases of one session.
+
+    Args:
+        pid: The process of the session.
+    """
+
+    __slots__ = ("_like", "_loop", "_process", "_text")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
+        self._loop = loop
+        self._process = whereabouts(pid)
+        # The last one, and what it was made of: the many leases of a task have one text.
+        self._text = ""
+        self._like: tuple[str, str, str] | None = None
+
+    def text(self, user: str, more: str = "") -> str:
+        """As JSON: the running task, and what the user adds.
+
+        `more` is further fields, each with a comma before it.
+        """
+        task = asyncio.current_task(self._loop)
+        like = ("" if task is None else task.get_name(), user, more)
+        if like != self._like:
+            self._like = like
+            self._text = f'{{{self._process},"task":{_quote(like[0])},"user":{user}{more}}}'
+        return self._text
+
+
+# -- The settings of a session.
+
+OnDeadlock = Literal["report", "raise"]
+GuardMode = Literal["log", "exit"] | None
+Wakeup = Literal["auto", "tracking", "keyspace", "poll"] | KeyspaceWakeup
+
+
+class SessionOptions(TypedDict, total=False):
+    """The options of the session; see `aiolocks.Session`."""
+
+    prefix: str
+    wakeup: Wakeup
+    protocol: RespVersion
+    backoff: Backoff
+    command_timeout: Seconds
+    fence_retention: Seconds
+    metadata: Metadata | None
+    largest_metadata: int
+    largest_value: int
+    guard: GuardMode
+    on_deadlock: OnDeadlock
+    listeners: Iterable[object]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of a session; checked. Times in seconds, sizes in bytes."""
+
+    prefix: str
+    backoff: Backoff
+    command_timeout: float
+    fence_retention: float
+    metadata: dict[str, Any]
+    largest_metadata: int
+    largest_value: int
+    guard: GuardMode = "log"
+    on_deadlock: OnDeadlock = "report"
+
+    def user_json(self, metadata: Mapping[str, Any]) -> str:
+        """The user's metadata as they stand on the server.
+
+        Raises:
+            ConfigurationError: They are too large; nothing was sent.
+        """
+        text = json.dumps(metadata, separators=(",", ":"))
+        if len(text) > self.largest_metadata:
+            raise ConfigurationError(
+                f"metadata have {len(text)} bytes as JSON, with those of the session, and at most "
+                f"{self.largest_metadata} are allowed: Session(client, largest_metadata=...)"
+            )
+        return text
+
+    def check_value(self, data: bytes) -> None:
+        """Refuses a value that is too large; nothing was sent.
+
+        Raises:
+            ConfigurationError: It is.
+        """
+        if len(data) > self.largest_value:
+            raise ConfigurationError(
+                f"the value has {len(data)} bytes, and at most {self.largest_value} are allowed: "
+                "Session(client, largest_value=...)"
+            )
+
 
 T = TypeVar("T")
 
@@ -44,8 +171,87 @@ _MOST_BOUND: Final = 256
 """Locks whose binding is kept for the next object of the same name and options, about 1 KiB each."""
 
 
+class Renewals(Protocol):
+    """The watchdog of a session, as the context knows it."""
+
+    @property
+    def watches(self) -> Collection[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def possessions(self) -> list[Any]:
+        """The leases that are looked after."""
+        ...
+
+    def watch(self, possession: Any, /) -> weakref.ref[Any]:
+        """Looks after it from now on, or looks again at when it is due."""
+        ...
+
+    def watch_all(self, possessions: Iterable[Any], /, *, again: Command[Any] | None, hears: bool) -> None:
+        """As `watch`, of many that one request has renewed."""
+        ...
+
+    def stalled(self, moment: float, /) -> float:
+        """Seconds for which the event loop did not run around that moment."""
+        ...
+
+
+class Wakeups(Protocol):
+    """The bells of a session."""
+
+    def add(self, gate: Any, /) -> None:
+        """Its place may stand in the queue from now on."""
+        ...
+
+    def discard(self, gate: Any, /) -> None: ...
+
+    def listen_for(self, gate: Any, listener: Any, /) -> None:
+        """Asks the server about the bell of a gate, in a request of its own."""
+        ...
+
+    def listen(self, key: bytes, told: Callable[[], object], /) -> None:
+        """Tells of each change of a key until `unlisten`."""
+        ...
+
+    def unlisten(self, key: bytes, told: Callable[[], object], /) -> None: ...
+
+    def rung(self, way: str, bells: Iterable[bytes] | None, /) -> None:
+        """These were rung, or, where nobody can know, possibly any."""
+        ...
+
+    def wake_own(self, answer: Any, /) -> None:
+        """A step has woken waiters, perhaps of this very session."""
+        ...
+
+    def end(self) -> None: ...
+
+
+class Guard(Protocol):
+    """The thread that sees when the event loop stands still; see `guard`."""
+
+    def enter(self, watch: Any, term: Any, /) -> None: ...
+
+    def again(self, watch: Any, /) -> None: ...
+
+
+class Search(Protocol):
+    """The search for deadlocks over several processes."""
+
+    def add(self, waiter: Any, /) -> None: ...
+
+    def discard(self, waiter: Any, /) -> None: ...
+
+
+class Waiting(Protocol):
+    """An acquire under way."""
+
+    def end_with(self, error: LockError, /) -> None:
+        """This wait is over."""
+        ...
+
+
 @final
-class Engine:
+class Context:
     """The connection, the watchdog, the gates and the counts of one session.
 
     Invariant: once `closing` is set nobody is admitted; what was admitted before can still release.
@@ -56,19 +262,19 @@ class Engine:
         "_bindings",
         "_closing_task",
         "_ending",
-        "_gates",
+        "_make_search",
         "_rest_timer",
         "_single",
         "_transport",
         "bells",
         "closed",
         "closing",
-        "convoys",
         "describe",
         "detector",
         "entered",
         "events",
         "forget",
+        "gates",
         "in_progress",
         "loop",
         "now",
@@ -81,7 +287,6 @@ class Engine:
         "start",
         "take_back",
         "token",
-        "tracked",
         "undo",
         "waiter",
         "waiting",
@@ -95,42 +300,46 @@ class Engine:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         events: Events,
-        connect: Callable[..., Transport],
+        transport: Transport,
+        *,
+        session_id: str,
+        resumption: Resumption,
+        watchdog: Renewals,
+        bells: Wakeups,
+        ward: Guard | None,
+        make_search: Callable[[Context], Search],
     ) -> None:
-        self.session_id = secrets.token_hex(8)
+        self.session_id = session_id
         self.loop = loop
         self.now = loop.time  # the clock of all deadlines
         self.settings = settings
         self.events = events
-        resumption = Resumption(loop)
-        self.watchdog = Watchdog(loop, events, resumption)
-        self.convoys = self.watchdog.convoys = Convoys(self)
-        self.ward = ward(loop, self.watchdog.watches, settings.guard)
-        self.waiting: dict[Acquiring, None] = {}
-        self.entered = Entered()
+        self.watchdog = watchdog
+        self.ward = ward
+        self.waiting: dict[Waiting, None] = {}
+        self.entered: Entered[Any] = Entered()
         # Work that tasks of this session do together, by its subject; the task that adds an entry removes it.
         self.in_progress: dict[Hashable, Any] = {}
-        self.detector: Detector | None = None  # from the first time on that a task waits and holds something
+        self.detector: Search | None = None  # from the first time on that a task waits and holds something
+        self._make_search = make_search
         self.closing = False
         self.closed = False
         self._closing_task: asyncio.Task[None] | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
         self._bindings: dict[Hashable, Any] = {}
-        self._gates: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
+        # The queues of those who want the same thing, for as long as somebody has them; see `queue`.
+        self.gates: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
         self.pid = current_pid()
         self.describe = Description(loop, self.pid).text
         self.token = Tokens().take
-        self.bells = Bells(loop)
-        self.tracked = Tracked(loop, self.bells.rung)
-        self._transport = transport = connect(session=self.session_id, on_rung=self.tracked.rung)
-        self.tracked.forget = transport.ignore_bell
-        self.bells.ring_over(transport)
+        self.bells = bells
+        self._transport = transport
         self.send = transport.send
         self.forget = transport.forget
         self.prove = transport.prove
         # Of the bells, not of this object: an undo that is kept for long must not keep a session that nobody
         # uses any more.
-        self.wake_own = self.bells.wake_own
+        self.wake_own = bells.wake_own
         self._single = single = SingleRequests(loop, transport, self.wake_own)
         self.waiter, self.start = single.waiter, single.start
         self.undo, self.take_back, self.settle = single.undo, single.take_back, single.settle
@@ -309,20 +518,10 @@ class Engine:
             binding = self._bindings[like] = bind()
         return binding
 
-    def gate(self, resource: Resource) -> Gate:
-        """The gate where the tasks queue that want the same thing."""
-        key = resource.gate_key
-        gate = self._gates.get(key)
-        if gate is None:
-            gate = self._gates[key] = Gate(self, resource)
-        return gate
-
-    def entangled(self, waiter: Waiter) -> None:
+    def entangled(self, waiter: Any) -> None:
         """Its task waits, and holds something for which others may wait."""
         if self.detector is None:
-            from ..inspect.detector import Detector  # noqa: PLC0415 - most sessions need none
-
-            self.detector = Detector(self)
+            self.detector = self._make_search(self)
         self.detector.add(waiter)
 
     def statistics(self) -> SessionStatistics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from .._holders import HolderInfo
+from ._holders import HolderInfo
 
 KindAndName = tuple[str, str]
 """By which a lock is found: two kinds may have a lock of the same name."""
