@@ -450,11 +450,6 @@ class Context:
         """Whether no step may have keys of several slots."""
         return self._transport.by_slot
 
-    @property
-    def ordered(self) -> bool:
-        """Whether all requests reach the server in the order in which they were sent."""
-        return self._transport.ordered
-
     def moment(self, sent: float, steady: float) -> float:
         """Loop time of that moment, had the loop's clock not stood still while the machine was suspended.
 

@@ -481,16 +481,15 @@ class LettingGo:
             # must be sent right after it.
             possession.leave_watch()
             engine, gate, claim = possession.engine, possession.gate, possession.claim
-            ring, ordered = gate.letting_go(claim), engine.ordered
+            ring = gate.letting_go(claim)
             releasing = self._releasing = Releasing(
                 engine,
                 claim.end(ring=ring),
                 until=possession.term.deadline,
                 on_end=self._let_gone,
-                corked=ordered and gate.awaited,
+                corked=gate.awaited,
             )
-            if ordered:
-                gate.vacated(claim)
+            gate.vacated(claim)
         await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
             error = releasing.fault.error

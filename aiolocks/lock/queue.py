@@ -281,7 +281,6 @@ class Gate:
         "answered_at",
         "here",
         "manner",
-        "place_kept",
         "place_taken",
         "refusal",
         "refused_until",
@@ -301,7 +300,6 @@ class Gate:
         self._resource = resource
         self.manner = resource.manner
         self.place_taken = False
-        self.place_kept = False  # an undo has left it standing, for others waited here
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
         self._seated = False  # the last refusal has hung it up
@@ -495,8 +493,8 @@ class Gate:
             return True  # its try is on its way, and cannot go right behind
         if self.manner.strict:
             # Elsewhere a waiter may be the first, and is woken by the request that is refused for it.
-            self._turns.owed = self._engine.ordered
-            return not self._turns.owed
+            self._turns.owed = True
+            return False
         self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
         self._turns.owed = not self._in_turn
         return self._in_turn
@@ -591,38 +589,15 @@ class Gate:
         Where each has a seat, the others keep theirs, and the bell: if requests overtake each other, one may
         have sat down since that request was sent. And what an undo takes back may be executed after it.
         """
-        if not self.place_kept and not (self.manner.strict and self.others_wait(acquisition)):
+        if not (self.manner.strict and self.others_wait(acquisition)):
             self.left()
 
     def left(self) -> None:
         """The place was taken away, or is about to be."""
         self._entering = False
         if self.place_taken:
-            self.place_taken = self.place_kept = self._armed = False
+            self.place_taken = self._armed = False
             self._engine.bells.discard(self)
-
-    def leaves_late(self) -> Callable[[], bool] | None:
-        """Whether the undo of one that has left must leave the queue; asked when the undo is written.
-
-        Where requests overtake each other, the one that is undone may be executed late, and others of this
-        session may have come or gone before it is, or before it is undone. While others wait, they keep the
-        place, with its turn; it is given up when they have got in or have left. None where that is known
-        beforehand.
-        """
-        if self._engine.ordered or self.manner.strict:
-            return None
-        engine, resource = weakref.ref(self._engine), self._resource
-
-        def leaves() -> bool:
-            session = engine()
-            here = None if session is None else Gate.of(session, resource)  # this gate may have ended since
-            if here is None or not here.needs_place:
-                return True
-            here.take_place()
-            here.place_kept = True
-            return False
-
-        return leaves
 
     @property
     def needs_place(self) -> bool:
@@ -632,10 +607,8 @@ class Gate:
     def give_up_place(self) -> None:
         """The place may stand there although nobody needs it any more."""
         of_use = self.place_of_use(1.0)
-        # Those who come after others have entered by it must not have its turn as well.
-        leaves_late = None if self._entering else self.leaves_late()
         self.left()
-        self._engine.undo(self._nobody(), of_use, leave=True, leaves_late=leaves_late)
+        self._engine.undo(self._nobody(), of_use, leave=True)
 
     def _nobody(self, seat: str = "") -> Claim:
         """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""

@@ -304,7 +304,7 @@ class Company(list["Watch"]):
 class Convoys:
     """Gathers the renewals of one turn of the watchdog, and sends those of one ttl together.
 
-    Only where one request may be for several names, and all requests arrive in the order of their sending.
+    Only where one request may be for several names.
 
     The timer of the watchdog keeps this object, and must not keep a session that nobody uses any more.
 
@@ -325,7 +325,7 @@ class Convoys:
     def begin(self) -> None:
         """A turn of the watchdog begins."""
         engine = self._engine()
-        self._possible = engine is not None and engine.ordered and not engine.by_slot
+        self._possible = engine is not None and not engine.by_slot
         self.hears = engine is not None and engine.hears
 
     def take(self, possession: Possession) -> bool:

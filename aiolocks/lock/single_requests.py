@@ -107,14 +107,9 @@ class SingleRequests:
         ttl: float,
         *,
         leave: bool = False,
-        leaves_late: Callable[[], bool] | None = None,
     ) -> None:
-        """Takes back whatever an acquire of this claim did or may yet do; `leave` to leave the queue too.
-
-        `leaves_late` decides that when the undo is written: the acquire has ended by then.
-        """
-        make = None if leaves_late is None else lambda: claim.release(leave=leaves_late())
-        self.take_back(claim.release(leave=leave), ttl, told=self._wake_own, make=make)
+        """Takes back whatever an acquire of this claim did or may yet do; `leave` to leave the queue too."""
+        self.take_back(claim.release(leave=leave), ttl, told=self._wake_own)
 
     def take_back(
         self,
@@ -122,10 +117,9 @@ class SingleRequests:
         ttl: float,
         *,
         told: Callable[[T], None] = ignore,
-        make: Callable[[], Command[T]] | None = None,
     ) -> None:
         """Sends an undo, which is of use for `ttl` seconds at least; see `transport.take_back`."""
-        take_back(command, send=self._send, loop=self._loop, seconds=ttl, told=told, make=make)
+        take_back(command, send=self._send, loop=self._loop, seconds=ttl, told=told)
 
     def settle(self, claim: _Claim) -> None:
         """Synchronous: what was sent for this claim creates nothing any more once others may adopt it."""

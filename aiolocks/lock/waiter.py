@@ -831,7 +831,7 @@ class Waiter(Acquiring):
         own_seat = gate.manner.strict and self.seated  # which goes in any case
         if executed or last or own_seat:
             of_use = gate.place_of_use(self._ttl) if last else self._ttl
-            self._engine.undo(self.claim, of_use, leave=last, leaves_late=gate.leaves_late())
+            self._engine.undo(self.claim, of_use, leave=last)
         if last:
             gate.settled()
         gate.leave(self)

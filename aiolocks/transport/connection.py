@@ -150,7 +150,7 @@ _SUBSCRIPTIONS: Final = {b"subscribe": "SUBSCRIBE", b"unsubscribe": "UNSUBSCRIBE
 _CACHING: Final = pack(CACHING)
 STALL: Final = 2.0
 """Seconds without any reply to a written request after which the connection counts as dead."""
-_STALL_MAXIMUM: Final = 30.0
+STALL_MAXIMUM: Final = 30.0
 _IDLE: Final = 10.0
 """Seconds without a request after which a connection is closed that only some requests take."""
 
@@ -352,7 +352,8 @@ class Multiplexed(asyncio.Protocol):
         self.connections = 0
 
     @property
-    def ordered(self) -> bool:
+    def driven(self) -> bool:
+        """Whether requests go over a connection of its own; else the client makes them."""
         return self._fallback is None
 
     @property
@@ -609,7 +610,7 @@ class Multiplexed(asyncio.Protocol):
         except NotDrivableError as reason:
             self._wakeups.require_none(str(reason))
             self._dialect.require_any(str(reason))
-            log.warning("%s: the pooled transport serves this session", reason)
+            log.warning("%s: one request at a time serves this session", reason)
             self._give_way()
             return
         self._raw = raw
@@ -732,7 +733,7 @@ class Multiplexed(asyncio.Protocol):
         self._connector.trouble = silence = self._library.own(silent(self._stall))
         self.outage.begun(silence, since=since)
         # A server that is only slow must not be asked again and again.
-        self._stall = min(self._stall * 2, _STALL_MAXIMUM)
+        self._stall = min(self._stall * 2, STALL_MAXIMUM)
         self._abort()
         if self._spares is not None:
             self._spares.distrust()

@@ -4,7 +4,7 @@ redis-py opens the connection with the class and the arguments of the client's o
 credentials, TLS, Sentinel and the database are what the user set. Then its stream is taken over. These parts
 are private: `_reader` and `_writer` of a connection, the stream's `_buffer`, and (in `replies`) the table of
 error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `RawConnection.open`
-at the object; where either is not as expected, the pooled transport serves.
+at the object; where either is not as expected, the client makes each request (`serial`).
 
 redis-py 5.0.1 and later, and valkey-py: where versions differ, the difference stands here; the names in which
 the two libraries differ stand in `libraries`.

@@ -233,12 +233,12 @@ def _clustered(
     here = weakref.ref(client)
     probe = f"{prefix}:lock.bell.probe.{session}:".encode()
 
-    def pooled() -> Transport:
+    def serial() -> Transport:
         # The cluster's own connections: it alone knows which node has the slot.
         client = here()
         if client is None:
             raise ReferenceError("the client is gone")
-        return _pooled(
+        return _serial(
             over_nodes(client),
             _nothing_to_close,
             loop,
@@ -262,7 +262,7 @@ def _clustered(
                 turned_away=lambda bell, redirect: cluster.trial_redirected(node, bell, redirect),
                 on_rung=on_rung,
             ),
-            pooled,
+            serial,
             loop,
             outage=Outage(f"Redis at {address[0]}:{address[1]}", outages),
             router=cluster,
@@ -275,7 +275,7 @@ def _clustered(
     if not connectors.drivable:
         Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung).require_none(_not_driven(client))
         dialect.require_any(_not_driven(client))
-        return pooled()
+        return serial()
     return Clustered(slots, open_node, on_rung, loop, outage=outage)
 
 
@@ -302,10 +302,10 @@ def _over_pool(
     pool: ConnectionPool, loop: asyncio.AbstractEventLoop, dialect: Dialect, outage: Outage
 ) -> Transport:
     executor = Executor(pool, loop, protocol=dialect.wanted)
-    return _pooled(executor, executor.aclose, loop, outage=outage)
+    return _serial(executor, executor.aclose, loop, outage=outage)
 
 
-def _pooled(
+def _serial(
     execute: Callable[[MakeWords], Awaitable[Any]],
     close: Callable[[], Coroutine[Any, Any, None]],
     loop: asyncio.AbstractEventLoop,
@@ -313,9 +313,9 @@ def _pooled(
     outage: Outage,
     sagas: Callable[[Callable[..., None]], Sagas] | None = None,
 ) -> Transport:
-    from .pooled import Pooled  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .serial import Serial  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
-    return Pooled(execute, close, loop, outage=outage, sagas=sagas)
+    return Serial(execute, close, loop, outage=outage, sagas=sagas)
 
 
 async def _nothing_to_close() -> None:

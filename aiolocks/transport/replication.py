@@ -173,7 +173,7 @@ class _Round:
 
     def _counted(self, number: int) -> None:
         self._asked = False
-        if not self._connection.ordered:
+        if not self._connection.driven:
             self._void(_no_connection())
             return
         self._number = self._number or self._connection.connections
@@ -207,7 +207,7 @@ class _Round:
             self._on_over()
 
 
-def pooled(proof: Proof) -> None:
+def not_driven(proof: Proof) -> None:
     """There is no connection on which `WAIT` could be asked."""
     proof.fault(_no_connection())
 

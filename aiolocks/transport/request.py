@@ -347,7 +347,6 @@ def take_back(
     seconds: float,
     told: Callable[[T], None] = ignore,
     at_once: bool = True,
-    make: Callable[[], Command[T]] | None = None,
 ) -> None:
     """Sends an undo, which stands in the lane of the request that it undoes. Synchronous: the last word.
 
@@ -363,13 +362,12 @@ def take_back(
         seconds: How long the undo is of use: the effect of the earlier request ends by itself then.
         told: Called with the server's answer.
         at_once: Writes it now; it may be the last thing that this loop does.
-        make: Makes the command again for each time that it is written.
     """
     until = loop.time() + seconds
     pause = _PAUSE_FIRST
 
     def attempt() -> None:
-        call = Call(command, told, failed, until=until, undoes=True, as_eval=True, make=make, on_late=told)
+        call = Call(command, told, failed, until=until, undoes=True, as_eval=True, on_late=told)
         send(call, at_once=at_once)
 
     def failed(fault: Fault) -> None:
@@ -430,11 +428,6 @@ class Transport(Protocol):
     @property
     def hears(self) -> bool:
         """Whether bells are heard now."""
-        ...
-
-    @property
-    def ordered(self) -> bool:
-        """Whether all calls, not just those of a lane, reach the server in the order of their sending."""
         ...
 
     @property

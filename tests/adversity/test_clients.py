@@ -173,7 +173,7 @@ async def test_t_n_10_connection_set_up_by_the_user(connect: Connect, redis: Red
 
 
 async def test_t_n_10_fakeredis(caplog: pytest.LogCaptureFixture) -> None:
-    """Over the pooled transport: its connections have no stream to be driven."""
+    """Not supported, but the serial transport serves it: its connections have no stream to be driven."""
     fakeredis = pytest.importorskip("fakeredis")
 
     async def use(**settings: Any) -> None:

@@ -169,7 +169,7 @@ CLIENTS: dict[str, Callable[[EmbeddedServer], Redis]] = {
     "who may not drop connections": lambda server: Redis(
         unix_socket_path=str(server.path), username="modest", password="any"
     ),
-    "by the pooled transport": lambda server: with_own_connections(Redis(unix_socket_path=str(server.path))),
+    "by the serial transport": lambda server: with_own_connections(Redis(unix_socket_path=str(server.path))),
 }
 
 

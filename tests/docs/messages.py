@@ -22,6 +22,7 @@ _SAID_BY = {
     "_why_not_held": ("LockLostError", "LockNotOwnedError"),
     "End": ("LockNotOwnedError",),
     "forced": ("LockLostError",),
+    "stolen_by": ("LockLostError",),
     "failed": ("BackendError",),
     "_misconfiguration": ("ConfigurationError",),
     "without_ttl": ("LockTimeoutError", "DuplicateJobError"),

@@ -25,31 +25,60 @@ PARTS: Parts = {
     "lua": ("aiolocks/lua", "one atomic step in each file"),
     "errors": ("aiolocks.errors", "one tree of errors"),
 }
+LOCK: Parts = {
+    "acquirable": ("acquirable", "what all kinds offer"),
+    "session": ("session", "builds the parts"),
+    "binding": ("binding", "one lock in one session"),
+    "renewal": ("renewal", "one timer renews all leases"),
+    "waiter": ("waiter", "one wait, one try"),
+    "lease": ("lease", "from the grant to its end"),
+    "queue": ("queue", "those here who want one name"),
+    "wakeups": ("wakeups", "the bells of a session"),
+    "context": ("context", "loop, clock, settings, send"),
+    "options": ("options", "arguments and their checks"),
+    "events": ("events", "what listeners are told"),
+}
 TRANSPORT: Parts = {
     "opening": ("opening", "from a client to its transport"),
     "commands": ("commands", "what each script is sent, by kind"),
     "cluster": ("cluster", "slots, their nodes, redirects"),
     "quorum": ("quorum", "masters, operations, majorities"),
-    "wire": ("wire", "one connection, and its wakeups"),
-    "client": ("client", "what is taken from redis-py"),
-    "requests": ("requests", "scripts, calls, answers, keys"),
+    "serial": ("serial", "one request at a time"),
+    "connection": ("connection", "one connection, its end, the next"),
+    "hearing": ("hearing", "how bells are heard"),
+    "driver": ("driver", "what is taken from redis-py"),
+    "request": ("request", "scripts, commands, calls, undo"),
     "faults": ("faults", "the driver's errors become ours"),
 }
 PICTURES = {
     "architecture.svg": ("The packages of aiolocks, and which imports which", PACKAGE, PARTS),
-    "transport.svg": ("The packages of the transport", PACKAGE / "transport", TRANSPORT),
+    "lock.svg": ("The main files of aiolocks/lock", PACKAGE / "lock", LOCK),
+    "transport.svg": ("The main parts of the transport", PACKAGE / "transport", TRANSPORT),
 }
-COLUMNS = {
-    "opening": 0.5,
+COLUMNS: dict[str, float] = {
+    "acquirable": 2,
+    "session": 0,
+    "binding": 2,
+    "renewal": 1,
+    "waiter": 2,
+    "lease": 1.5,
+    "queue": 1.5,
+    "context": 1.5,
+    "wakeups": 0,
+    "options": 1,
+    "events": 2,
+    "opening": 1.5,
     "cluster": 0,
-    "wire": 0,
-    "client": 0,
-    "quorum": 1,
+    "serial": 1,
+    "connection": 0.5,
     "commands": 2,
-    "requests": 1,
+    "hearing": 0.5,
+    "quorum": 2,
+    "driver": 0.5,
+    "request": 1,
     "faults": 1,
 }
-"""Where parts of the transport stand, so that no line crosses a part; the other parts are centred."""
+"""Where parts stand so that no line crosses a part; the others are centred."""
 _WIDTH, _HEIGHT, _GAP, _RISE = 230, 62, 20, 56
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#222}.name{font-weight:600}.note{font-size:11px;fill:#555}"
@@ -60,7 +89,7 @@ _STYLE = (
 
 
 def imports(folder: Path, parts: Parts) -> dict[str, set[str]]:
-    """The parts that each part imports at run time."""
+    """The parts that each part imports, also for annotations."""
     found: dict[str, set[str]] = {part: set() for part in parts}
     for path in folder.rglob("*.py"):
         place = path.relative_to(folder).with_suffix("").parts
@@ -70,7 +99,6 @@ def imports(folder: Path, parts: Parts) -> dict[str, set[str]]:
                     found[place[0]].add(target)
     if "lua" in found:
         found["transport"].add("lua")  # which reads the files
-        found["lock"].discard("inspect")  # a session only hands questions on
     return found
 
 
@@ -78,8 +106,6 @@ def _imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
             continue  # no expression imports
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            continue
         if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(package) + 1:
             whole = (*package[: len(package) + 1 - node.level], *(node.module or "").split("."))
             parts = tuple(part for part in whole if part)

@@ -217,7 +217,7 @@ CLEARED: dict[str, Schedule] = {
     ),
     # Each answer takes 20 - 40 ms and the turns of the loop. The two acquires of p0 make six connections,
     # most of them one after the other, and each node is sent each script a second time, in full.
-    "a new session with the pooled transport may take longer than a short ttl to have two slots": (
+    "a new session with the serial transport may take longer than a short ttl to have two slots": (
         schedule(
             "cluster-multilock",
             97002043,

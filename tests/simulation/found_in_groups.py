@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.small import READER, crew, fault, one, schedule
+from tests.simulation.small import READER, UPGRADABLE, crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import NEAR, SPIKY, STEADY_FAR
 from tests.simulation.world.schedule import Fault, Schedule
@@ -115,6 +115,23 @@ IN_GROUPS: dict[str, Schedule] = {
             busy=0.01,
         ),
         jitter=0.1,
+    ),
+    # p0.w0.r1 asks 5 ms after p0.w0.r0 was cancelled: its request must not arrive before the undo.
+    "without a connection of its own, a reader that asks as another one gives up loses its turn": schedule(
+        "rwlock",
+        52183,
+        5.0,
+        crew(
+            "plain",
+            STEADY_FAR,
+            one("p0.w0.r0", 0.2877, 0.4445, want=READER, cancel=0.1825),
+            one("p0.w0.r1", 0.0054, 0.0719, want=READER),
+            one("p0.w1.r0", 0.2276, 0.0122, want=UPGRADABLE),
+            one("p0.w1.r1", 0.0251, 0.077, want=UPGRADABLE),
+            poll=0.064,
+        ),
+        crew("tracking", NEAR, one("p1.w0.r0", 0.0, 0.6135)),
+        crew("tracking", NEAR, one("p2.w0.r0", 0.2585, 0.0539)),
     ),
     "without order, a reader that gives up takes the turn of the others of its process away": schedule(
         "sentinel-rwlock",

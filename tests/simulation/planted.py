@@ -4,29 +4,11 @@ from __future__ import annotations
 
 from tests.simulation.found import FOUND
 from tests.simulation.found_in_redlock import BROKEN
-from tests.simulation.small import READER, UPGRADABLE, crew, fault, one, schedule
+from tests.simulation.small import READER, crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import FAR, NEAR, STEADY_FAR
 from tests.simulation.world.schedule import Schedule
 
-LEAVES_AS_ANOTHER_ASKS = schedule(
-    "rwlock",
-    52183,
-    5.0,
-    crew(
-        "plain",
-        STEADY_FAR,
-        one("p0.w0.r0", 0.2877, 0.4445, want=READER, cancel=0.1825),
-        one("p0.w0.r1", 0.0054, 0.0719, want=READER),
-        one("p0.w1.r0", 0.2276, 0.0122, want=UPGRADABLE),
-        one("p0.w1.r1", 0.0251, 0.077, want=UPGRADABLE),
-        poll=0.064,
-    ),
-    crew("tracking", NEAR, one("p1.w0.r0", 0.0, 0.6135)),
-    crew("tracking", NEAR, one("p2.w0.r0", 0.2585, 0.0539)),
-)
-"""p0.w0.r1 asks 5 ms after p0.w0.r0 was cancelled. Its request goes over another connection than the undo,
-and arrives first."""
 CUT_WHILE_IT_IS_RUNG = schedule(
     "lock",
     1,
@@ -172,26 +154,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
     "a seat beside one that gets in": (
         FOUND["a waiter that gets in takes along the bell of one that sat down before the answer came"],
         "overtaken",
-    ),
-    # The undo of p0.w0.r0 needs a new connection, and p0.w0.r1 asks before it has one.
-    "left when it is undone": (
-        schedule(
-            "rwlock",
-            975453,
-            5.0,
-            crew(
-                "plain",
-                FAR,
-                one("p0.w0.r0", 0.3627, 0.3853, want=READER, cancel=0.5004),
-                one("p0.w0.r1", 0.0143, 0.0235, want=READER),
-                one("p0.w1.r0", 0.5057, 0.0888, want=UPGRADABLE),
-                one("p0.w1.r1", 0.0459, 0.0676, want=READER),
-                poll=0.064,
-            ),
-            crew("tracking", NEAR, one("p1.w0.r0", 0.0, 0.9657)),
-            crew("tracking", NEAR, one("p2.w0.r0", 0.372, 0.1523)),
-        ),
-        "a reader had to wait for two writers",
     ),
     "one that asks already": (
         FOUND["a waiter that asks as its seat is the first is passed by the next one of its session"],

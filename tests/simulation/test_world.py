@@ -18,7 +18,6 @@ import pytest
 from tests.simulation import defects
 from tests.simulation.cleared import CLEARED
 from tests.simulation.found import FOUND
-from tests.simulation.planted import LEAVES_AS_ANOTHER_ASKS
 from tests.simulation.small import crew, one
 from tests.simulation.small import schedule as small_schedule
 from tests.simulation.world.kinds import KINDS
@@ -120,12 +119,6 @@ def test_what_once_failed_goes_well(runner: Runner, name: str) -> None:
 @pytest.mark.parametrize("name", CLEARED)
 def test_what_goes_well_is_not_taken_for_a_failure(runner: Runner, name: str) -> None:
     assert runner.run(CLEARED[name]).violations == ()
-
-
-def test_without_an_ordered_connection_a_reader_can_lose_its_turn(runner: Runner) -> None:
-    """A known limit: where that ends, the page of known limits has one row less."""
-    [violation] = runner.run(LEAVES_AS_ANOTHER_ASKS).violations
-    assert violation.startswith("a reader had to wait for two writers")
 
 
 def test_the_page_tells_of_each_defect_that_was_found() -> None:

@@ -32,7 +32,7 @@ def cluster_client(host: str, port: int, **kwargs: Any) -> Any:
 
 
 def with_own_connections(client: Any) -> Any:
-    """Give the client connections of a class of the user's own: the pooled transport serves them."""
+    """Give the client connections of a class of the user's own: the serial transport serves them."""
     pool = client.connection_pool
     pool.connection_class = own_class(pool.connection_class)
     return client

@@ -91,7 +91,6 @@ class FakeTransport:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.connected = True
-        self.ordered = True
         self.hears = False
         self.outage_told = False
         self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None

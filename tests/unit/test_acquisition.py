@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
 from collections.abc import Awaitable
@@ -827,7 +826,6 @@ async def test_a_seat_that_was_taken_while_an_earlier_request_was_on_its_way_sta
     make_session, transport
 ) -> None:
     """The grant of that request gives up its own seat alone: the session must go on to show that it waits."""
-    transport.ordered = False
     session = make_session(backoff=SLOW)
     head, listening = await asleep_in_a_strict_queue(session, transport)
     transport.on_rung("tracking", listening.command.bells)
@@ -854,7 +852,6 @@ async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
     make_session, transport
 ) -> None:
     """Else it would be gone after a while, and the waiters of other processes would go ahead of this one."""
-    transport.ordered = False
     session = make_session(backoff=SLOW)
     transport.hears = transport.listening = True
     head, behind = strict(session), strict(session)
@@ -1029,58 +1026,6 @@ async def test_one_that_leaves_does_not_prolong_the_silence_that_another_meets(
     release = releasing(lease)
     let_go(await transport.asked("permits_release"))
     await release
-
-
-async def test_over_a_pool_a_cancelled_seat_leaves_the_bell_to_the_others(make_session, transport) -> None:
-    transport.ordered = False
-    session = make_session(backoff=SLOW)
-    head, _ = await asleep_in_a_strict_queue(session, transport)
-    behind = strict(session)
-    refuse(await transport.asked("sit"))
-    await turns()
-
-    await cancel(behind)
-
-    assert not leaves_its_bell(await transport.asked("permits_release"))
-    await cancel(head)
-    assert leaves_its_bell(await transport.asked("permits_release"))
-
-
-@pytest.mark.parametrize("forgotten", [False, True])
-@pytest.mark.parametrize("another", [False, True])
-async def test_over_a_pool_an_undo_that_is_written_late_leaves_the_place_to_who_came_meanwhile(
-    make_session, transport, another, forgotten
-) -> None:
-    """It had to wait for a connection: meanwhile a task of the same session may have asked.
-
-    `forgotten`: the session did not know that name any more when that task came.
-    """
-    transport.ordered = False
-    session = make_session(backoff=SLOW)
-    first = waiting(session)
-    refuse(await transport.asked("acquire"))
-    await turns()
-    transport.connected = False
-    first.cancel()
-    await asyncio.wait({first})
-    undo = await transport.asked("release")
-    transport.connected = True
-    if forgotten:
-        del first
-        transport.remember_nothing()
-        session._engine._bindings.clear()
-        gc.collect()
-        assert len(session._engine.gates) == 0
-    second = waiting(session) if another else None
-    await turns()
-
-    transport.write(undo)
-
-    bell = len(undo.command.keys) == 4  # it is named only where the undo takes it down
-    assert bell is not another
-    if second is not None:
-        grant(await transport.asked("acquire"))
-        await second
 
 
 async def test_a_cancelled_head_passes_on(make_session, transport) -> None:

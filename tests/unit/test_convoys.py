@@ -233,10 +233,9 @@ async def test_requests_that_are_full_are_sent_again_and_others_are_filled_up(of
     await answered(transport, *NAMES[21:])
 
 
-@pytest.mark.parametrize("how", ["by_slot", "unordered", "max_hold"])
+@pytest.mark.parametrize("how", ["by_slot", "max_hold"])
 async def test_where_it_cannot_be_each_is_renewed_by_itself(offline, transport, how) -> None:
     transport.by_slot = how == "by_slot"
-    transport.ordered = how != "unordered"
     options = {"max_hold": 3600} if how == "max_hold" else {}
     for name in "abc":
         await hold(offline, transport, name, ttl=30, **options)

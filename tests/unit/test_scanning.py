@@ -1,4 +1,4 @@
-"""How the pooled transport executes commands of a cluster's client."""
+"""How the serial transport executes commands of a cluster's client."""
 
 from __future__ import annotations
 

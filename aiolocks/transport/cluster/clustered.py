@@ -105,10 +105,6 @@ class Clustered:
         self._closed = False
 
     @property
-    def ordered(self) -> bool:
-        return all(node.ordered for node in self._nodes.by_address.values())
-
-    @property
     def hears(self) -> bool:
         """Whether all nodes that this session has talked to, and not lost, tell of bells.
 

@@ -127,7 +127,7 @@ class NodeConnections:
     def _call_roll(self) -> None:
         """Asks one node for those of the cluster, of which all may be others until a table is needed."""
         self._roll_call = None
-        node = next((node for node in self.by_address.values() if node.ready and node.ordered), None)
+        node = next((node for node in self.by_address.values() if node.ready and node.driven), None)
         if node is not None:
             command = Command(None, (), ("CLUSTER", "SLOTS"), self._learn_members)
             node.send(Call(command, ignore, ignore, until=self._loop.time() + _ROLL_CALL))

@@ -334,10 +334,6 @@ class Quorum:
         return sum(master.transport.hears for master in self.masters) > len(self.masters) // 2
 
     @property
-    def ordered(self) -> bool:
-        return all(master.transport.ordered for master in self.masters)
-
-    @property
     def outage_told(self) -> bool:
         return any(master.transport.outage_told for master in self.masters)
 

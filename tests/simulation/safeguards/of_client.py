@@ -51,7 +51,7 @@ OF_CLIENT: dict[str, Safeguard] = {
             without="self._entering or self.manner.strict",
             instead="self._entering",
         ),
-        ("fair-semaphore", "fairlock"),
+        ("fair-semaphore", "fairlock", "cluster-fairlock", "sentinel-fairlock"),
     ),
     "a seat beside one that gets in": Safeguard(
         "A waiter that gets in leaves the seats of others of its session, and their bell, as they are.",
@@ -66,15 +66,6 @@ OF_CLIENT: dict[str, Safeguard] = {
         "Where a request for a seat hangs up a bell that was rung, the head asks.",
         python("lock.queue:Gate.not_ours", without='self._prompt("local")', instead="pass"),
         ("limits", "fairlock", "fair-semaphore"),
-    ),
-    "left when it is undone": Safeguard(
-        "Without order, an undo leaves the queue only if nobody else of its session waits when it is sent.",
-        python(
-            "lock.waiter:Waiter._withdraw",
-            without="gate.leaves_late()",
-            instead="None",
-        ),
-        ("rwlock", "sentinel-rwlock"),
     ),
     "heartbeat": Safeguard(
         "A session that waits shows that it lives.",
@@ -179,7 +170,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A place that was kept for others is given up when they have left.",
         python(
             "lock.queue:Gate.give_up_place",
-            without="self._engine.undo(self._nobody(), of_use, leave=True, leaves_late=leaves_late)",
+            without="self._engine.undo(self._nobody(), of_use, leave=True)",
             instead="pass",
         ),
         ("fairlock", "rwlock"),
@@ -362,8 +353,12 @@ OF_CLIENT: dict[str, Safeguard] = {
         LOCKS,
     ),
     "order without a connection": Safeguard(
-        "On the pooled transport, requests of one possession go one after the other.",
-        python("transport.lanes:Lane.name_of", without="call.command.lane or"),
+        "Where the client makes each request, those of one possession go in their order.",
+        python(
+            "transport.serial:Serial._put_back",
+            without="self._queue = stay + move",
+            instead="self._queue.rotate(-1)",
+        ),
         FAIR,
     ),
 }

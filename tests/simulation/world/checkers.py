@@ -312,7 +312,6 @@ class Referee:
         seen: dict[str, float],
         writers: list[tuple[float, float]],
         readers: list[tuple[str, str, float]],
-        unordered: list[tuple[str, bytes, float, bool]],
         turns: limited.Turns,
     ) -> None:
         """Rules that only the whole history shows.
@@ -321,11 +320,8 @@ class Referee:
             seen: When a server first executed something for a token.
             writers: When a server had a writer, also for a task that had given up by then.
             readers: Token and process of each reader that a server let in, also for such a task, and when.
-            unordered: Token and bell of each question of a writer whose requests overtake each other, when,
-                and whether it took the place of its bell along.
             turns: Of the lines of limits, as the server saw them.
         """
-        seen = seen | self._seated_again(unordered)
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
         found = fencing(holds)
         kind = self._kind
@@ -351,23 +347,6 @@ class Referee:
         for violation in found:
             who = " and ".join(evidence.who for evidence in violation.evidence)
             self.wrong(f"{violation.what}: {who}")
-
-    def _seated_again(self, asked: list[tuple[str, bytes, float, bool]]) -> dict[str, float]:
-        """When those writers took a place again whose place was used by a task that had given up.
-
-        Where requests overtake each other, that task's request can come after theirs. It gets in by the place
-        that they share on the server, and takes it along; from then until they ask again, they have none.
-        """
-        had = {attempt.token for attempt in self.ended}
-        used = [(bell, when) for token, bell, when, left in asked if left and token not in had]
-        again = {}
-        for attempt in self.ended if used else ():
-            own = [(bell, when) for token, bell, when, _ in asked if token == attempt.token]
-            for bell, when in used:
-                later = [at for own_bell, at in own if own_bell == bell and at > when]
-                if later and len(later) < len(own):
-                    again[attempt.token[:16]] = later[0]
-        return again
 
     def _limited(self, seen: dict[str, float], turns: limited.Turns) -> list[Violation]:
         """The order within lines that can have one holder, and that between lines."""

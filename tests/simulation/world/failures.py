@@ -51,7 +51,7 @@ def _slot(run: Run, fault: Fault) -> int:
 
 def _excuse_reconnecting(run: Run, fault: Fault) -> None:
     """With each fifth redirect, redis-py closes all connections of a cluster's client and learns the slots
-    again. Over the pooled transport, a renewal then takes as long as the first answer of a new session."""
+    again. Over the serial transport, a renewal then takes as long as the first answer of a new session."""
     now, ttl = run.world.now, run.schedule.ttl
     for crew in run.schedule.crews:
         if crew.wakeup == "plain" and run.patience(crew) > ttl * 2 / 3:

@@ -65,7 +65,7 @@ class Sort:
         now, excuses, schedule = run.world.now, run.referee.excuses, run.schedule
         end = now + fault.lasts + fault.amount
         victim = None if self.of_server else fault.target
-        # A connection of the pooled transport is found silent only when a call on it is not answered.
+        # A connection of the serial transport is found silent only when a call on it is not answered.
         slow = any(crew.part == victim and crew.wakeup == "plain" for crew in schedule.crews)
         # An end by the server's clock comes later where that is set back.
         left = schedule.ttl + sum(one.amount for one in schedule.faults if one.what == "clock back")

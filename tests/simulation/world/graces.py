@@ -51,15 +51,15 @@ class Graces:
     """All bodies of one schedule.
 
     Args:
-        pooled: Processes in which each request takes a connection of a pool, which may have to be made.
+        serial: Processes whose client makes each request, over a connection that may have to be made.
 
     Attributes:
         told: Bodies that were told to stop.
     """
 
-    def __init__(self, referee: Referee, rng: random.Random, *, pooled: frozenset[str]) -> None:
+    def __init__(self, referee: Referee, rng: random.Random, *, serial: frozenset[str]) -> None:
         self._referee = referee
-        self._pooled = pooled
+        self._serial = serial
         self._kind = rng.choice(KINDS)
         self._share = rng.choice(SHARES)
         self._bodies: list[Body] = []
@@ -92,7 +92,7 @@ class Graces:
         except LockLostError as error:
             if body is not None and "`grace` began" not in error.reason and not self._stood_still(body):
                 self._referee.wrong(f"{one.part} was not told to stop before its lease ended: {error.reason}")
-            answered = CONNECTING if one.part.partition(".")[0] in self._pooled else ROUND_TRIP
+            answered = CONNECTING if one.part.partition(".")[0] in self._serial else ROUND_TRIP
             hasty = ttl - RENEWED * ttl - grace < answered * patience
             if not (hasty and "its last renewal was not confirmed" in error.reason):
                 raise

@@ -87,8 +87,8 @@ class Run:
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         parts = map(world.clockwork.part, ("ledger", "rings", "graces"))
-        pooled = frozenset(crew.part for crew in schedule.crews if crew.wakeup == "plain")
-        self.ledger = Ledger(self.referee, *parts, travel=travel, pooled=pooled)
+        serial = frozenset(crew.part for crew in schedule.crews if crew.wakeup == "plain")
+        self.ledger = Ledger(self.referee, *parts, travel=travel, serial=serial)
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
@@ -174,7 +174,7 @@ class Run:
     # -- what befalls it
 
     def _excuse_connecting(self, crew: Crew) -> None:
-        """Over several slots of a cluster, a new session with the pooled transport makes its connections one
+        """Over several slots of a cluster, a new session with the serial transport makes its connections one
         after the other, between the steps of its first acquire. With a ttl of less than some dozens of round
         trips, which the docs advise against, that takes longer than a ttl: a wait without a time-out ends, or
         a lease comes with little time left, and others wait for what was taken in vain.
@@ -190,7 +190,7 @@ class Run:
     def _connects_late(self, crew: Crew) -> float:
         """Seconds in which a cluster is connected to, where that is longer than a ttl.
 
-        The pooled transport connects for each request, and RESP2 takes two connections to each node.
+        The serial transport may have to connect, and RESP2 takes two connections to each node.
         """
         connections = 2 if crew.wakeup == "resp2" else 1
         takes = connections * CONNECTED * self.topology.distance * (crew.delays.most + crew.busy)
@@ -397,12 +397,10 @@ class Run:
                         left = "ever" if end is None else f"{end - node.server.now_us // 1000} ms"
                         referee.wrong(f"left behind: {key} for {left}")
         kind, trace = self.schedule.kind, world.trace
-        plain = {crew.part for crew in self.schedule.crews if crew.wakeup == "plain"}
         referee.judge(
             trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
             trace.writers() if kind.spans else [],
             trace.readers() if kind.phased else [],
-            trace.writers_asked(plain) if kind.phased else [],
             limited.Turns(trace.of_limits() if kind.limited else ()),
         )
 

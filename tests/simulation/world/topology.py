@@ -44,7 +44,7 @@ class Topology(Protocol):
 
 
 class Own(Connection):
-    """As users write them: nothing that can be taken over, so that the pooled transport serves."""
+    """As users write them: nothing that can be taken over, so that the serial transport serves."""
 
     async def _connect(self) -> None:
         await super()._connect()

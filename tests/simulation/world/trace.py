@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -97,28 +97,6 @@ class Trace:
             if _name_of(words) == "spans_acquire" and reply[0] == 1 and rest[3] == "r":
                 granted.append((token, where.partition("←")[2].partition("#")[0], when))
         return granted
-
-    def writers_asked(self, processes: Collection[str]) -> list[tuple[str, bytes, float, bool]]:
-        """Each acquire of a writer of a span, by these processes, that a server has executed.
-
-        With its token, its bell, when, and whether it was granted and took the place of its bell along.
-        """
-        asked = []
-        for when, where, what in self._events:
-            if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
-                continue
-            words, reply = what
-            count = 3 + int(words[2])
-            token, *rest = (word.decode(errors="replace") for word in words[count:])
-            if (
-                where.partition("←")[2].partition("#")[0] in processes
-                and _name_of(words) == "spans_acquire"
-                and rest[3] == "w"
-            ):
-                flags = rest[-1]
-                left = reply[0] == 1 and "w" in flags and "s" not in flags
-                asked.append((token, words[count - 1], when, left))
-        return asked
 
     def of_limits(self) -> Iterator[tuple[float, str, list[str], list[str], list[Any]]]:
         """Each acquire and release of limits that a server has executed in the usual form.

@@ -80,7 +80,7 @@ class Ledger:
     written: list[str] = field(default_factory=list)
     newest: int = 0
     travel: float = 0.0  # of the slowest process: seconds in which a request of it was executed
-    pooled: frozenset[str] = frozenset()  # processes in which each request takes a connection of a pool
+    serial: frozenset[str] = frozenset()  # processes whose client makes each request
     ticks: Ticks = field(init=False)
     rings: Rings = field(init=False)
     graces: Graces = field(init=False)
@@ -88,7 +88,7 @@ class Ledger:
     def __post_init__(self) -> None:
         self.ticks = Ticks(self.referee, self.random, travel=self.travel)
         self.rings = Rings(self.referee, self.drawing, travel=self.travel)
-        self.graces = Graces(self.referee, self.kinds, pooled=self.pooled)
+        self.graces = Graces(self.referee, self.kinds, serial=self.serial)
 
     def died(self, process: str) -> None:
         self.dead.add(process)
