@@ -263,46 +263,26 @@ class Acquiring(ABC):
         blocking_timeout: Seconds after which its caller gives up, as messages tell; None: it does not.
     """
 
-    __slots__ = (
-        "_acknowledgement",
-        "_call",
-        "_engine",
-        "_gate",
-        "_inside",
-        "_maybe_executed",
-        "_refusal",
-        "_standing",
-        "_timeout",
-        "_ttl",
-        "answered_at",
-        "claim",
-        "done",
-        "error",
-        "grant",
-        "stage",
-        "started",
-        "target",
-    )
+    # Most acquires differ from these in nothing: so they stand here, and not in each of them.
+    _acknowledgement: Acknowledgement | None = None
+    _call: Call[Answer] | None = None
+    _inside: Inside[Possession] = ()  # the leases that the waiting task has entered
+    _maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
+    _refusal: Refused | None = None  # the last one of its own
+    _standing = 0  # of the request under way, or of the last one
+    answered_at = float("-inf")
+    error: LockError | None = None  # how it ended without a grant; None then means: refused
+    grant: Grant | None = None
+    stage = Stage.QUEUED
 
     def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
         self._engine = engine = target.engine
         self._gate = target.gate
-        self._ttl = target.options.first_ttl
         self._timeout = blocking_timeout
-        self._call: Call[Answer] | None = None
-        self._acknowledgement: Acknowledgement | None = None
-        self._standing = 0  # of the request under way, or of the last one
-        self._maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
-        self._refusal: Refused | None = None  # the last one of its own
-        self._inside: Inside[Possession] = ()  # the leases that the waiting task has entered
         self.claim = claim
-        self.stage = Stage.QUEUED
         self.started = engine.now()
         self.target = target
-        self.answered_at = float("-inf")
         self.done: asyncio.Future[None] = engine.loop.create_future()
-        self.grant: Grant | None = None
-        self.error: LockError | None = None  # how it ended without a grant; None then means: refused
 
     @property
     def inside(self) -> Inside[Possession]:
@@ -322,7 +302,7 @@ class Acquiring(ABC):
             self._withdraw()
         elif self.grant is not None:
             self.grant = None
-            self._engine.undo(self.claim, self._ttl)
+            self._engine.undo(self.claim, self.target.options.first_ttl)
             self._gate.vacated(self.claim)
 
     def end_with(self, error: LockError) -> None:
@@ -370,9 +350,11 @@ class Acquiring(ABC):
             self._tell_rung(answer.rung)
         self._let_in(call)
         grant = Grant(answer, call.sent, call.sent_steady)
-        if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl):
+        if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(
+            self.target.options.first_ttl
+        ):
             # Its time was over before the reply was here: given back.
-            self._engine.undo(self.claim, self._ttl)
+            self._engine.undo(self.claim, self.target.options.first_ttl)
             self._came_late(call, now)
         elif self.target.options.replicas:
             self._await_replicas(grant, elsewhere=call.elsewhere)
@@ -426,7 +408,7 @@ class Acquiring(ABC):
             what=str(self.target),
             sent=grant.sent,
             elsewhere=elsewhere,
-            until=min(self._ask_until(), patience, grant.sent + dependable(self._ttl)),
+            until=min(self._ask_until(), patience, grant.sent + dependable(self.target.options.first_ttl)),
             on_end=functools.partial(self._acknowledged, grant),
         )
 
@@ -490,7 +472,7 @@ class Acquiring(ABC):
     def _withdraw(self) -> None:
         """Ends it without a grant; undoes a request that may have been executed, after all that was sent."""
         if self._end_unanswered():
-            self._engine.undo(self.claim, self._ttl)
+            self._engine.undo(self.claim, self.target.options.first_ttl)
 
     def _end_unanswered(self) -> bool:
         """Ends it; whether the server may execute, or may have executed, a request without an answer."""
@@ -522,8 +504,6 @@ class Attempt(Acquiring):
 
     It names the holders if there is a `blocking_timeout`, which then is 0.
     """
-
-    __slots__ = ()
 
     def start(self) -> None:
         super().start()
@@ -592,39 +572,23 @@ class Waiter(Acquiring):
       first question of its gate that was not answered.
     """
 
-    __slots__ = (
-        "_ask_again",
-        "_behind",
-        "_deadline",
-        "_deadline_timer",
-        "_fault",
-        "_logged",
-        "_naps",
-        "_needless",
-        "_sitting_down",
-        "_sleep_timer",
-        "_suspected",
-        "_told",
-        "_warned",
-        "seated",
-    )
+    _ask_again = False
+    _behind = False  # it began to wait while somebody here held it
+    _deadline: float | None = None
+    _deadline_timer: asyncio.TimerHandle | None = None
+    _fault: Fault | None = None  # of its last question, if that was not answered
+    _logged = False
+    _needless = False  # there is nothing to wait for, as the server says
+    _sitting_down: Call[Answer] | None = None  # the request for a seat behind which it has asked
+    _sleep_timer: asyncio.TimerHandle | None = None
+    _suspected = False  # its own task seems to be in the way
+    _told = False
+    _warned = False  # of a refusal that no release ends
+    seated = False  # it may have a seat of its own, where each waiter has one
 
-    def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
-        super().__init__(target, claim, blocking_timeout)
-        self._behind = False  # it began to wait while somebody here held it
-        self._deadline = None if blocking_timeout is None else self.started + blocking_timeout
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._fault: Fault | None = None  # of its last question, if that was not answered
-        self._logged = False
-        self._naps = Naps()
-        self._sleep_timer: asyncio.TimerHandle | None = None
-        self._needless = False  # there is nothing to wait for, as the server says
-        self._sitting_down: Call[Answer] | None = None  # the request for a seat behind which it has asked
-        self.seated = False  # it may have a seat of its own, where each waiter has one
-        self._ask_again = False
-        self._suspected = False  # its own task seems to be in the way
-        self._told = False
-        self._warned = False  # of a refusal that no release ends
+    @functools.cached_property
+    def _naps(self) -> Naps:
+        return Naps()
 
     @property
     def asleep(self) -> bool:
@@ -645,7 +609,8 @@ class Waiter(Acquiring):
 
     def start(self) -> None:
         super().start()
-        if self._deadline is not None:
+        if self._timeout is not None:
+            self._deadline = self.started + self._timeout
             self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
         self._gate.enter(self)
         if self.stage is Stage.QUEUED:
@@ -830,7 +795,9 @@ class Waiter(Acquiring):
         last = gate.must_tell_others and not gate.others_wait(self)
         own_seat = gate.manner.strict and self.seated  # which goes in any case
         if executed or last or own_seat:
-            of_use = gate.place_of_use(self._ttl) if last else self._ttl
+            of_use = (
+                gate.place_of_use(self.target.options.first_ttl) if last else self.target.options.first_ttl
+            )
             self._engine.undo(self.claim, of_use, leave=last)
         if last:
             gate.settled()

@@ -12,11 +12,8 @@
 -- token that was granted under this name while it was kept; when a refusal is written, its waiter has a seat, and its bell
 -- hangs. A bell that hangs is not written again: after its own write, a session would not be told that the bell is rung.
 local lock, fence, queue, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, ttl, retention, BELL_TTL, QUEUE_TTL = ARGV[1], ARGV[2], ARGV[3], 2000, 10000
-local function has(flag) return string.find(ARGV[5], flag, 1, true) end
--- Microseconds since 1970 are below 2^53 until 2255, and so exact in a double; only %.0f prints them in full.
-local function now() local time = redis.call('TIME') return time[1] * 1000000 + time[2] end
-local function whole(number) return string.format('%.0f', number) end
+local token, ttl, retention, flags, BELL_TTL, QUEUE_TTL = ARGV[1], ARGV[2], ARGV[3], ARGV[5], 2000, 10000
+local FIRST_ASK = 'wh'  -- with these flags there is no other to look for; nor are functions made that a grant needs not
 
 -- A value without the form that aiolocks gives it was written by another program: the error is 'FOREIGN' and the key's number.
 local held = redis.call('GET', lock)
@@ -28,7 +25,11 @@ if held and not mine then
   local holder = string.match(held, '^(%x+):%d+:')
   if not holder or #holder % 32 ~= 0 then return redis.error_reply('FOREIGN 1') end
 end
-if held and not mine or not held and has('t') and first and first ~= bell then
+if held and not mine or not held and first and first ~= bell and string.find(flags, 't', 1, true) then
+  local function has(flag) return string.find(flags, flag, 1, true) end
+  -- Microseconds since 1970 are below 2^53 until 2255, and so exact in a double; only %.0f prints them in full.
+  local function now() local time = redis.call('TIME') return time[1] * 1000000 + time[2] end
+  local function whole(number) return string.format('%.0f', number) end
   local reply = {0, held and redis.call('PTTL', lock) or -2}
   if held and has('h') then reply[3] = {whole(now()), '', '', reply[2], held} end
   if not has('w') then return reply end
@@ -50,9 +51,13 @@ else
   -- A fencing token is at least the server's time, so that after a lost fence (restart, eviction) none begins again at 1.
   local last = redis.call('GET', fence) or '0'  -- nothing beyond 2^53 was ever granted
   if not string.find(last, '^%d+$') or tonumber(last) >= 9007199254740991 then return redis.error_reply('FOREIGN 2') end
-  minted = whole(math.max(now(), last + 1))
+  local time = redis.call('TIME')
+  minted = string.format('%.0f', math.max(time[1] * 1000000 + time[2], last + 1))
   redis.call('SET', lock, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
   redis.call('SET', fence, minted, 'PX', retention)
 end
-if has('l') then others = others - redis.call('ZREM', queue, bell) redis.call('DEL', bell) end
+if flags ~= FIRST_ASK and string.find(flags, 'l', 1, true) then
+  others = others - redis.call('ZREM', queue, bell)
+  redis.call('DEL', bell)
+end
 return {1, minted, others}

@@ -45,7 +45,7 @@ from .identity import Identity, identify, warn_of_eviction
 from .libraries import REDIS, Library
 from .outages import Outage
 from .replies import PushNotification, Replies
-from .request import FREED, LONG, NOT_HELD, Call, Command, Transport, Words, ignore
+from .request import FREED, LONG, NOT_HELD, Call, Command, JoinableRelease, Transport, Words, ignore
 from .residue import Residue
 
 if TYPE_CHECKING:
@@ -429,7 +429,11 @@ class Multiplexed(asyncio.Protocol):
             if self._spares is not None and self._spares.concerns(call):
                 self._spares.send(call)
                 continue
-            if last is not None and (both := self._with_rider(last, call)) is not None:
+            if (
+                last is not None
+                and type(last.command) is JoinableRelease
+                and (both := self._with_rider(last, call)) is not None
+            ):
                 parts[-1] = both
                 self._put(call, now, steady)
                 last.rider, last = call, None
@@ -459,7 +463,8 @@ class Multiplexed(asyncio.Protocol):
     def _put(self, call: Call[Any], now: float, steady: float) -> None:
         call.sent, call.sent_steady = now, steady
         call.written = True
-        call.rider = None
+        if call.rider is not None:
+            call.rider = None
         if call.undoes:
             call.until = math.inf
         self._inflight.append(call)

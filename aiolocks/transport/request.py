@@ -209,27 +209,22 @@ class Call(Generic[T]):
     (`Transport.forget`), none but `on_late` is called.
     """
 
-    __slots__ = (
-        "_make",
-        "alone",
-        "as_eval",
-        "command",
-        "done",
-        "elsewhere",
-        "ended_by",
-        "mid_move",
-        "on_fault",
-        "on_late",
-        "on_reply",
-        "patient",
-        "rider",
-        "sent",
-        "sent_steady",
-        "unconfirmed",
-        "undoes",
-        "until",
-        "written",
-    )
+    # Most calls differ from these in nothing: so they stand here, and not in each call.
+    _make: Callable[[], Command[T]] | None = None
+    alone = False  # it is not to go in one request with another one
+    as_eval = False
+    done = False
+    elsewhere = False  # a node has it that does not serve its slot, for this request only
+    ended_by: Fault | None = None
+    mid_move = False  # it was refused because its slot moves, and is sent in the form for that
+    on_late: Callable[[T], object] | None = None
+    patient = True
+    rider: Call[Any] | None = None  # the call that went in the same request, and has the next reply
+    sent = 0.0  # loop time right before it was last written
+    sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
+    unconfirmed = False  # it was sent before, and all or a part of it may have been executed already
+    undoes = False
+    written = False  # the server may have it, or have had it
 
     def __init__(
         self,
@@ -245,24 +240,19 @@ class Call(Generic[T]):
         on_late: Callable[[T], object] | None = None,
     ) -> None:
         self.command = command
-        self._make = make
-        self.on_late = on_late
-        self.ended_by: Fault | None = None
         self.on_reply = on_reply
         self.on_fault = on_fault
         self.until = until  # loop time after which nobody wants the reply
-        self.undoes = undoes
-        self.patient = patient
-        self.as_eval = as_eval
-        self.sent = 0.0  # loop time right before it was last written
-        self.sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
-        self.written = False  # the server may have it, or have had it
-        self.unconfirmed = False  # it was sent before, and all or a part of it may have been executed already
-        self.elsewhere = False  # a node has it that does not serve its slot, for this request only
-        self.mid_move = False  # it was refused because its slot moves, and is sent in the form for that
-        self.done = False
-        self.rider: Call[Any] | None = None  # the call that went in the same request, and has the next reply
-        self.alone = False  # it is not to go in one request with another one
+        if undoes:
+            self.undoes = True
+        if not patient:
+            self.patient = False
+        if as_eval:
+            self.as_eval = True
+        if make is not None:
+            self._make = make
+        if on_late is not None:
+            self.on_late = on_late
 
     @property
     def made_at_write(self) -> bool:
@@ -271,8 +261,13 @@ class Call(Generic[T]):
 
     def words(self) -> Words:
         """The words of the request, as they are right now: it may have waited for a connection."""
-        command = self.as_of_now()
-        return command.words_mid_move() if self.mid_move else command.words(as_eval=self.as_eval)
+        command = self.command if self._make is None else self.as_of_now()
+        if self.mid_move:
+            return command.words_mid_move()
+        script = command.script
+        if self.as_eval or script is None:
+            return command.words(as_eval=True)
+        return ("EVALSHA", script.sha, len(command.keys), *command.keys, *command.args)
 
     def with_rider(self, rider: Call[Any]) -> Words | None:
         """The words of one request for both; None unless the rider is an acquire that suits this release."""

@@ -61,7 +61,7 @@ def locks_in(request: Request) -> list[bytes]:
 ACQUIRE = step("lock_acquire")
 RENEW = step("lock_renew", "stolen")
 RENEW_SEVERAL = step("locks_renew", "stolen")
-RELEASE = step("lock_release", "bells", "stolen")
+RELEASE = step("lock_release", "lock_straight", "bells", "stolen")
 HAND_OVER = step("lock_acquire", "hand_over_lock")
 _PERMITS = ("forms", "bells", "fence", "queue", "permits")
 RELEASE_PERMITS = step("permits_release", *_PERMITS, "stolen")

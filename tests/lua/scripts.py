@@ -108,7 +108,7 @@ class Scripts:
 
     def text(self, step: str) -> bytes:
         shared = () if step == "sit" or step in self.bare else self.shared
-        shared = ("bells",) if step == "lock_release" else shared
+        shared = ("lock_straight", "bells") if step == "lock_release" else shared
         shared = () if step in ("lock_renew", "locks_renew") else shared
         shared = ("forms", "bells", "fence", "locks") if step == "lock_steal" else shared
         shared += ("stolen",) if step.endswith(("_steal", *TELLING_OF_THIEVES)) else ()

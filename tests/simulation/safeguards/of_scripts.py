@@ -57,7 +57,11 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "lock_acquire: fence": Safeguard(
         "Fencing tokens rise also when the clock is set back.",
-        lua("lock_acquire", without="whole(math.max(now(), last + 1))", instead="whole(now())"),
+        lua(
+            "lock_acquire",
+            without="math.max(time[1] * 1000000 + time[2], last + 1)",
+            instead="time[1] * 1000000 + time[2]",
+        ),
         LOCKS,
         faulty=True,
     ),
@@ -65,7 +69,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "A waiter that gets in leaves the queue, with its bell.",
         lua(
             "lock_acquire",
-            without="if has('l') then",
+            without="if flags ~= FIRST_ASK and string.find(flags, 'l', 1, true) then",
             instead="if false then",
         ),
         LOCKS,
