@@ -50,10 +50,16 @@ class Entered(Generic[PossessionT]):
             inside.append(watch)
 
     def remove(self, task: asyncio.Task[Any], possession: PossessionT) -> None:
-        inside = self._of.get(id(task), [])
-        inside[:] = [watch for watch in inside if watch() not in (possession, None)]
-        if not inside:
-            self._of.pop(id(task), None)
+        inside = self._of.get(id(task))
+        if inside is None:
+            return
+        if len(inside) > 1 or inside[0]() is not possession:
+            inside[:] = [watch for watch in inside if watch() not in (possession, None)]
+            if inside:
+                return
+        else:
+            inside.clear()  # a wait of that task may look at it
+        del self._of[id(task)]
 
     def by(self, task: asyncio.Task[Any] | None) -> Inside[PossessionT]:
         """The leases that this task has entered, to be read by `held` while the task waits."""

@@ -31,7 +31,7 @@ import base64
 import enum
 import json
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, final
@@ -44,7 +44,7 @@ from .notes import note
 from .open_blocks import told_at_exit
 from .options import SHORTEST_TTL, Metadata, Seconds, check_at_least, check_grace, seconds, user_metadata
 from .process import current_pid
-from .shield import LONGEST_DELAY, wait_shielded
+from .shield import LONGEST_DELAY, hold_up, wait_shielded
 from .term import Term
 
 if TYPE_CHECKING:
@@ -362,21 +362,13 @@ class Releasing:
         corked: Something follows that is to leave in the same write.
     """
 
-    __slots__ = (
-        "_call",
-        "_command",
-        "_engine",
-        "_followed",
-        "_on_end",
-        "_repeated",
-        "_until",
-        "_waiters",
-        "fault",
-        "freed",
-        "overtaken",
-        "rung",
-        "thief",
-    )
+    _call: Call[Released] | None = None
+    _repeated = False
+    fault: Fault | None = None
+    freed = False
+    overtaken = False  # the next request came before: the server did not know the script
+    rung: Sequence[bytes] = ()  # the bells of the waiters that were woken
+    thief = b""  # the lease that has taken its place by force
 
     def __init__(
         self,
@@ -391,15 +383,8 @@ class Releasing:
         self._command = command
         self._until = until
         self._on_end = on_end
-        self._repeated = False
         self._followed = corked
-        self._call: Call[Released] | None = None
         self._waiters: list[asyncio.Future[None]] | None = []
-        self.freed = False
-        self.thief = b""  # the lease that has taken its place by force
-        self.rung: Sequence[bytes] = ()  # the bells of the waiters that were woken
-        self.overtaken = False  # the next request came before: the server did not know the script
-        self.fault: Fault | None = None
         self._send(corked=corked)
 
     def ended(self) -> asyncio.Future[None]:
@@ -449,83 +434,6 @@ class Releasing:
             for waiter in waiters or ():
                 if not waiter.done():
                     waiter.set_result(None)
-
-
-@final
-class LettingGo:
-    """The end of one lease by its holder, who may ask for it several times.
-
-    Invariants:
-    - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
-    - a lease that was lost is taken back, at most once: the server may still have it, or have it again.
-    """
-
-    __slots__ = ("_possession", "_releasing", "_taken_back")
-
-    def __init__(self, possession: Possession) -> None:
-        self._possession = possession
-        self._releasing: Releasing | None = None
-        self._taken_back = False
-
-    async def done(self, *, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
-        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
-        possession, releasing = self._possession, self._releasing
-        if releasing is None and possession.overdue:
-            possession.lose(possession.why_over())
-        if possession.end is not None:
-            if possession.lost:
-                self._take_back()
-            return None if possession.end is RELEASED else possession.not_owned()
-        if releasing is None:
-            # The order matters: no renewal may be sent after the release, and the try of the next waiter here
-            # must be sent right after it.
-            possession.leave_watch()
-            engine, gate, claim = possession.engine, possession.gate, possession.claim
-            ring = gate.letting_go(claim)
-            releasing = self._releasing = Releasing(
-                engine,
-                claim.end(ring=ring),
-                until=possession.term.deadline,
-                on_end=self._let_gone,
-                corked=gate.awaited,
-            )
-            gate.vacated(claim)
-        await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
-        if releasing.fault is not None:
-            error = releasing.fault.error
-            if isinstance(error, BackendError):
-                told = f"aiolocks: {possession.label} {possession.name!r} was not released; its ttl frees it"
-                if told not in getattr(error, "__notes__", ()):  # it may be asked again
-                    note(error, told)
-            return error
-        return possession.not_owned() if possession.lost else None
-
-    def _let_gone(self, releasing: Releasing) -> None:
-        if self._possession.end is None:
-            self._end_with(releasing)
-        self._possession.gate.let_go(releasing.rung, overtaken=releasing.overtaken)
-
-    def _end_with(self, releasing: Releasing) -> None:
-        possession = self._possession
-        if releasing.fault is not None:
-            possession.lose("its release was not confirmed in time; the ttl frees it")
-            self._take_back()
-        elif releasing.thief and possession.lost_to(releasing.thief):
-            pass
-        elif releasing.freed:
-            possession.released()
-        else:
-            possession.lose("the server no longer had it as the holder when it was released")
-
-    def _take_back(self) -> None:
-        """The server may still have a lease that was lost by the local clock, or with the session.
-
-        Or may have again: a server that hangs may execute the last renewal when it goes on.
-        """
-        if not self._taken_back:
-            self._taken_back = True
-            engine = self._possession.engine
-            engine.take_back(self._possession.claim.end(), LONGEST_DELAY, told=engine.wake_own)
 
 
 @final
@@ -613,7 +521,9 @@ class Possession:
     - the deadline is never later than the end of the lease on the server, if both clocks run alike;
     - the body is told to stop at most once, and, with a `grace`, never later than that before the deadline,
       unless the event loop did not run or the lease was lost at once;
-    - it has a watch until it ends or a release is sent, and is renewed only by that.
+    - it has a watch until it ends or a release is sent, and is renewed only by that;
+    - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
+    - a lease that was lost is taken back, at most once: the server may still have it, or have it again.
 
     Args:
         sent: Loop time right before the granted request was sent, as `Context.moment` counts it.
@@ -625,23 +535,14 @@ class Possession:
         watch: The watchdog's, until it ends or is let go of; else None.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_lost",
-        "_over",
-        "claim",
-        "end",
-        "engine",
-        "fencing_token",
-        "gate",
-        "granted_at",
-        "label",
-        "name",
-        "scope",
-        "stop_reason",
-        "term",
-        "watch",
-    )
+    _lost: asyncio.Event | None = None
+    _over: asyncio.Event | None = None
+    _releasing: Releasing | None = None  # from the first try to let go of it on
+    _taken_back = False
+    end: End | None = None
+    scope: BodyScope | None = None
+    stop_reason = ""
+    watch: Any = None  # `Watching`, of which the watchdog knows more
 
     def __init__(
         self,
@@ -651,10 +552,7 @@ class Possession:
         sent: float,
     ) -> None:
         engine, options = target.engine, target.options
-        self._lost: asyncio.Event | None = None
-        self._over: asyncio.Event | None = None
         self.claim = claim
-        self.end: End | None = None
         self.engine = engine
         self.fencing_token = fencing_token
         self.gate = target.gate
@@ -671,9 +569,6 @@ class Possession:
         )
         if engine.hears:
             self.term.ask_by(sent + _ARMED_AFTER)
-        self.scope: BodyScope | None = None
-        self.stop_reason = ""
-        self.watch: Any = None  # `Watching`, of which the watchdog knows more
 
     # -- what may be said of it
 
@@ -810,6 +705,69 @@ class Possession:
         if self.kind != was:
             self.engine.events.downgraded(self, self.engine.now() - self.granted_at, was)
 
+    # -- letting go
+
+    async def let_go(self, *, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
+        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
+        releasing = self._releasing
+        if releasing is None and self.overdue:
+            self.lose(self.why_over())
+        if self.end is not None:
+            if self.lost:
+                self._take_back()
+            return None if self.end is RELEASED else self.not_owned()
+        if releasing is None:
+            # The order matters: no renewal may be sent after the release, and the try of the next waiter here
+            # must be sent right after it.
+            self.leave_watch()
+            gate, claim = self.gate, self.claim
+            ring = gate.letting_go(claim)
+            releasing = self._releasing = Releasing(
+                self.engine,
+                claim.end(ring=ring),
+                until=self.term.deadline,
+                on_end=self._let_gone,
+                corked=gate.awaited,
+            )
+            gate.vacated(claim)
+        if cancelled_by is None:
+            try:
+                await releasing.ended()
+            except asyncio.CancelledError as error:
+                await hold_up(releasing.ended, error)
+        else:
+            await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
+        if releasing.fault is not None:
+            error = releasing.fault.error
+            if isinstance(error, BackendError):
+                told = f"aiolocks: {self.label} {self.name!r} was not released; its ttl frees it"
+                if told not in getattr(error, "__notes__", ()):  # it may be asked again
+                    note(error, told)
+            return error
+        return self.not_owned() if self.lost else None
+
+    def _let_gone(self, releasing: Releasing) -> None:
+        if self.end is None:
+            if releasing.fault is not None:
+                self.lose("its release was not confirmed in time; the ttl frees it")
+                self._take_back()
+            elif releasing.thief and self.lost_to(releasing.thief):
+                pass
+            elif releasing.freed:
+                self.released()
+            else:
+                self.lose("the server no longer had it as the holder when it was released")
+        self.gate.let_go(releasing.rung, overtaken=releasing.overtaken)
+
+    def _take_back(self) -> None:
+        """The server may still have a lease that was lost by the local clock, or with the session.
+
+        Or may have again: a server that hangs may execute the last renewal when it goes on.
+        """
+        if not self._taken_back:
+            self._taken_back = True
+            self.engine.take_back(self.claim.end(), LONGEST_DELAY, told=self.engine.wake_own)
+
     # -- the end
 
     def taken_away(self, answer: Kept) -> None:
@@ -858,7 +816,8 @@ class Possession:
         self.end = end
         if self._over is not None:
             self._over.set()
-        self.leave_watch()
+        if self.watch is not None:
+            self.leave_watch()
         self.gate.vacated(self.claim)
 
     def leave_watch(self) -> None:
@@ -882,7 +841,7 @@ class Lease(AsyncOnly):
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
 
-    __slots__ = ("_changing", "_engine", "_letting_go", "_metadata", "_on_lost", "_possession")
+    __slots__ = ("_changing", "_engine", "_metadata", "_on_lost", "_possession")
 
     def __init__(self, binding: Asked, possession: Possession, grant: Granted) -> None:
         self._engine = binding.engine
@@ -890,7 +849,6 @@ class Lease(AsyncOnly):
         self._on_lost = binding.options.on_lost
         self._possession = possession
         self._changing: Changes | None = None  # from the first change on
-        self._letting_go: LettingGo | None = None  # from the first try on
 
     @property
     def name(self) -> str:
@@ -1018,16 +976,9 @@ class Lease(AsyncOnly):
             BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
         """
         self._possession.ensure_here()
-        error = await self._let_go(cancelled_by=None)
+        error = await self._possession.let_go(cancelled_by=None)
         if error is not None:
             raise error
-
-    def _let_go(
-        self, *, cancelled_by: asyncio.CancelledError | None
-    ) -> Coroutine[Any, Any, LockError | None]:
-        if self._letting_go is None:
-            self._letting_go = LettingGo(self._possession)
-        return self._letting_go.done(cancelled_by=cancelled_by)
 
     async def wait_lost(self) -> None:
         """Returns when the lease is lost. For one that was let go it never does: cancel it then."""
@@ -1081,7 +1032,7 @@ class Lease(AsyncOnly):
         cancelled_by_us = scope.leave(exc)
         self._engine.entered.remove(scope.task, self._possession)
         try:
-            error = await self._release_on_exit(exc)
+            error = await self._release_on_exit(exc, scope)
         finally:
             scope.ended = True
         if scope.told and self._possession.stop_reason and not isinstance(error, LockLostError):
@@ -1103,16 +1054,16 @@ class Lease(AsyncOnly):
         error.__cause__ = unreleased
         return error
 
-    async def _release_on_exit(self, exc: BaseException | None) -> LockError | None:
+    async def _release_on_exit(self, exc: BaseException | None, scope: BodyScope) -> LockError | None:
         possession = self._possession
         if possession.end is DETACHED:
             return None
         cancelled_by = exc if isinstance(exc, asyncio.CancelledError) else None
         try:
             possession.ensure_this_process()
-            if possession.scope is None or not possession.scope.entered_here:
+            if not scope.entered_here:
                 possession.ensure_here()
-            error = await self._let_go(cancelled_by=cancelled_by)
+            error = await possession.let_go(cancelled_by=cancelled_by)
         except LockNotOwnedError as not_here:  # a fork of the holder
             return not_here
         if isinstance(error, LockNotOwnedError):

@@ -128,6 +128,9 @@ class OpenBlocks(Generic[T]):
 
     def _remove(self, task: asyncio.Task[Any], entry: _Entry[T]) -> T:
         entries = self._of[task]
+        if len(entries) == 1 and self._task_of.get(entry.block) is task:
+            del self._of[task], self._task_of[entry.block]
+            return entry.entered
         entries.remove(entry)
         if not entries:
             del self._of[task]

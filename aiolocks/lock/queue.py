@@ -327,13 +327,17 @@ class Gate:
         """That one asks the server, which is told how it stands to others."""
         if self.silent_since is None:
             self.silent_since = self._engine.now()
-        return (
-            (SEATED if self.place_taken else 0)
-            | (IN_TURN if self.manner.strict else 0)
-            | (OWING if self._turns.owed else 0)
-            | (STAYING if self._keeps_place(acquisition) else 0)
-            | (BEHIND if self.is_behind(acquisition) else 0)
-        )
+        standing = IN_TURN if self.manner.strict else 0
+        if self.place_taken:
+            standing |= SEATED
+        if self._turns.owed:
+            standing |= OWING
+        if self._queue or self._beside or self._head is not acquisition:
+            if self._keeps_place(acquisition):
+                standing |= STAYING
+            if acquisition in self._queue:
+                standing |= BEHIND
+        return standing
 
     def answered(self, now: float) -> None:
         """The server has answered somebody here."""
@@ -524,10 +528,14 @@ class Gate:
 
     def gone(self, acquisition: Waiter) -> None:
         """It does not ask any more."""
-        self._queue.pop(acquisition, None)
-        self._beside.pop(acquisition, None)
         if self._head is acquisition:
             self._head = None
+        elif self._queue.pop(acquisition, acquisition) is not None:
+            self._beside.pop(acquisition, None)
+        if self._head is None and not self._queue and not self._beside:
+            self.silent_since = None
+            self.refusal = None
+            return
         takes_over = self._head is None and self._queue and not self.here.closed  # the next one asks at once
         # Of the queued, one may have asked for a seat; there may be very many.
         unsure = self._asking() if self.silent_since is None else self._waiters()
@@ -541,8 +549,10 @@ class Gate:
         return self._turns.yielding(self._engine.now)
 
     def _next_in_turn(self) -> bool:
-        in_turn, self._in_turn = self._in_turn, False
-        return in_turn or self._turns.yielding(self._engine.now)
+        if not self._in_turn:
+            return self._turns.yielding_until > 0.0 and self._turns.yielding(self._engine.now)
+        self._in_turn = False
+        return True
 
     def _admit(self, acquisition: Waiter | None = None) -> None:
         """The first in the queue asks, or that one."""

@@ -683,7 +683,8 @@ class Watchdog:
             watch = possession.watch = Watch(possession, _collected)  # a method would be one more object each
             watch.begin(self, possession)
             self.watches.add(watch)
-        self._push(watch, possession.term.due)
+        self._turn = watch.turn = self._turn + 1
+        self._enter(possession.term.due, watch, 1)
         return watch
 
     def forget(self, watch: Watch) -> None:

@@ -34,15 +34,29 @@ async def wait_shielded(
         make_future: Gives a fresh future for the same end; a cancelled wait spoils its own.
         cancelled_by: The cancellation from which the task unwinds already; None if it does not.
     """
-    arrived: asyncio.CancelledError | None = None
-    if cancelled_by is None:
-        try:
-            await make_future()
-            return
-        except asyncio.CancelledError as error:
-            arrived = error
+    if cancelled_by is not None:
+        await _wait_on(make_future, cancelled_by, arrived=None)
+        return
+    try:
+        await make_future()
+    except asyncio.CancelledError as error:
+        await hold_up(make_future, error)
+
+
+async def hold_up(make_future: Callable[[], asyncio.Future[Any]], arrived: asyncio.CancelledError) -> None:
+    """The rest of `wait_shielded` for who has waited by itself until that cancellation arrived; raises it."""
+    await _wait_on(make_future, arrived, arrived=arrived)
+
+
+async def _wait_on(
+    make_future: Callable[[], asyncio.Future[Any]],
+    first: asyncio.CancelledError,
+    *,
+    arrived: asyncio.CancelledError | None,
+) -> None:
+    """Waits for as long as that cancellation may be held up, and raises what has `arrived` here."""
     loop = asyncio.get_running_loop()
-    deadline = vars(cancelled_by or arrived).setdefault(_HELD_UP_UNTIL, loop.time() + LONGEST_DELAY)
+    deadline = vars(first).setdefault(_HELD_UP_UNTIL, loop.time() + LONGEST_DELAY)
     with _shield():
         future = make_future()
         while not future.done() and (left := deadline - loop.time()) > 0:

@@ -45,20 +45,12 @@ class Term:
         span: Seconds that were asked for last.
     """
 
-    __slots__ = (
-        "_auto_renew",
-        "_end",
-        "_retries",
-        "ahead",
-        "at_limit",
-        "deadline",
-        "doubted",
-        "grace",
-        "renewal_due",
-        "span",
-        "stopping",
-        "ttl",
-    )
+    _retries = 0
+    at_limit = False  # the server's ttl reaches to the end of max_hold
+    doubted = False
+    stopping = False
+    deadline: float
+    renewal_due: float
 
     def __init__(
         self,
@@ -72,14 +64,13 @@ class Term:
     ) -> None:
         self._auto_renew = auto_renew
         self.grace = grace
-        self.stopping = False
-        self._end = NEVER if max_hold is None else sent + max_hold
-        self._retries = 0
         self.ttl = ttl
-        self.deadline = 0.0
-        self.renewal_due = NEVER
-        self.at_limit = False  # the server's ttl reaches to the end of max_hold
-        self.span = self.ttl_at(sent)
+        if max_hold is None:
+            self._end = NEVER
+            self.span = ttl
+        else:
+            self._end = sent + max_hold
+            self.span = self.ttl_at(sent)
         self.confirmed(sent, ahead=ahead)
 
     @property
@@ -153,12 +144,16 @@ class Term:
             sent: Loop time right before that.
             ahead: As for a new one.
         """
-        ttl = self.span
-        self.doubted = False
+        if self.doubted or self._retries:
+            self.doubted = False
+            self._retries = 0
         self.ahead = ahead
-        self._retries = 0
-        self.deadline = min(sent + dependable(ttl), self._end)
-        self.at_limit = sent + ttl >= self._end - 0.001
+        end = sent + dependable(self.span)
+        if self._end == NEVER:
+            self.deadline = end
+        else:
+            self.deadline = min(end, self._end)
+            self.at_limit = sent + self.span >= self._end - 0.001
         if self.at_limit or not self._auto_renew:
             self.renewal_due = NEVER
         else:

@@ -680,7 +680,8 @@ class Waiter(Acquiring):
 
     def _let_in(self, call: Call[Answer]) -> None:
         self._fault = None
-        self._settle_place()
+        if self._standing & (SEATED | STAYING) == SEATED:
+            self._gate.left_by(self)  # a waiter that gets in has left the queue
         if call.unconfirmed and not self._standing & SEATED:
             self._gate.take_place()  # its first request may have been refused
 
@@ -693,7 +694,8 @@ class Waiter(Acquiring):
         # Its own bell was put back by the refusal, and the session must listen for it again.
         self._tell_rung(self._gate.not_ours(refusal.rung, self))
         if refusal.error is not None:
-            self._settle_place()
+            if self._standing & (SEATED | STAYING) == SEATED:
+                self._gate.left_by(self)
             self.error = refusal.error
             self._needless = True
             self._end()
@@ -753,11 +755,6 @@ class Waiter(Acquiring):
     def _have(self, grant: Grant, now: float) -> None:
         self._gate.gone(self)
         super()._have(grant, now)
-
-    def _settle_place(self) -> None:
-        """A waiter that gets in has left the queue."""
-        if self._standing & (SEATED | STAYING) == SEATED:
-            self._gate.left_by(self)
 
     def _has_failed(self, fault: Fault) -> None:
         if self._fault is None or self._fault.unknown or not fault.unknown:

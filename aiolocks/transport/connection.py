@@ -391,7 +391,7 @@ class Multiplexed(asyncio.Protocol):
             return
         if self._ready and not self._queue and not corked and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
-            self._write((call,))
+            self._write_one(call)
             return
         self._queue.append(call)
         if at_once or (self._ready and not self._inflight and not corked):
@@ -453,6 +453,30 @@ class Multiplexed(asyncio.Protocol):
             self._write_out(parts[0] if len(parts) == 1 else b"".join(parts))
             if self._stall_timer is None:
                 self._watch_stall(now)
+
+    def _write_one(self, call: Call[Any]) -> None:
+        """As `_write`, of a call by itself; most are of this kind."""
+        command = call.command
+        if call.done or command.bells or command.watched or call.make is not None or self._spares is not None:
+            self._write((call,))
+            return
+        raw = self._raw
+        assert raw is not None
+        call.sent_steady, call.sent = clocks.steady(), self._loop.time()
+        request = pack(call.words())
+        if len(request) > LONG:
+            self._write((call,))
+            return
+        call.written = True
+        if call.rider is not None:
+            call.rider = None
+        if call.undoes:
+            call.until = math.inf
+        self._inflight.append(call)
+        self._commands += 1
+        raw.transport.write(request)
+        if self._stall_timer is None:
+            self._watch_stall(call.sent)
 
     def _with_rider(self, call: Call[Any], rider: Call[Any]) -> bytes | None:
         """One request for both, where there is one and it is not long."""

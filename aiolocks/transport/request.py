@@ -94,7 +94,8 @@ class Command(Generic[T]):
     """
 
     # No dataclass, here and in what replies become: they are made for each request, and many at import.
-    __slots__ = ("args", "bells", "keys", "lane", "parse", "script", "watched")
+    bells: tuple[bytes, ...] = ()
+    watched: tuple[bytes, ...] = ()
 
     def __init__(
         self,
@@ -111,8 +112,8 @@ class Command(Generic[T]):
         self.args = args
         self.parse = parse
         self.lane = lane
-        self.bells = bells
-        self.watched: tuple[bytes, ...] = ()
+        if bells:
+            self.bells = bells
 
     def words(self, *, as_eval: bool) -> Words:
         """The words of the request; `as_eval` sends the script's text instead of its digest."""
@@ -210,7 +211,7 @@ class Call(Generic[T]):
     """
 
     # Most calls differ from these in nothing: so they stand here, and not in each call.
-    _make: Callable[[], Command[T]] | None = None
+    make: Callable[[], Command[T]] | None = None
     alone = False  # it is not to go in one request with another one
     as_eval = False
     done = False
@@ -250,18 +251,18 @@ class Call(Generic[T]):
         if as_eval:
             self.as_eval = True
         if make is not None:
-            self._make = make
+            self.make = make
         if on_late is not None:
             self.on_late = on_late
 
     @property
     def made_at_write(self) -> bool:
         """Whether its command depends on when it is written."""
-        return self._make is not None
+        return self.make is not None
 
     def words(self) -> Words:
         """The words of the request, as they are right now: it may have waited for a connection."""
-        command = self.command if self._make is None else self.as_of_now()
+        command = self.command if self.make is None else self.as_of_now()
         if self.mid_move:
             return command.words_mid_move()
         script = command.script
@@ -285,8 +286,8 @@ class Call(Generic[T]):
 
     def as_of_now(self) -> Command[T]:
         """The command, made again where its content depends on the time."""
-        if self._make is not None:
-            self.command = self._make()
+        if self.make is not None:
+            self.command = self.make()
         return self.command
 
     def reply(self, raw: Any) -> None:
