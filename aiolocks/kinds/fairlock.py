@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final, Never, final
 
 from ..lock.acquirable import Acquirable
-from ..lock.claim import Manner, Resource
+from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown
 from ..transport.commands.permits import PermitCommands
 
-_MANNER: Final = Manner(exclusive=True, strict=True, quiet=True)
+_MANNER: Final = QueuePolicy(exclusive=True, strict=True, quiet=True)
 
 
 @final

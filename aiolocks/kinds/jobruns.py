@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, final
 
 from ..errors import DuplicateJobError
 from ..lock.binding import Binding
-from ..lock.claim import Manner, Resource
+from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease, Possession
@@ -21,11 +21,11 @@ from ..transport.commands.jobs import JobCommands, TicketRun
 LeaseT = TypeVar("LeaseT", bound=Lease)
 LeaseType = Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
 
-_ONE: Final = Manner(exclusive=True, strict=True)
-_SEVERAL: Final = Manner(strict=True)
+_ONE: Final = QueuePolicy(exclusive=True, strict=True)
+_SEVERAL: Final = QueuePolicy(strict=True)
 # A ticket whose place another one has taken is not told of that: its run asks each second.
-_ONE_TICKET: Final = Manner(exclusive=True, strict=True, silence=1.0)
-_TICKETS: Final = Manner(strict=True, silence=1.0)
+_ONE_TICKET: Final = QueuePolicy(exclusive=True, strict=True, silence=1.0)
+_TICKETS: Final = QueuePolicy(strict=True, silence=1.0)
 _MOST_WAITING: Final = 1000
 _MOST_AT_ONCE: Final = 2**31 - 1
 
@@ -136,8 +136,8 @@ def run(
         caller=caller,
     )
     one, several = (_ONE, _SEVERAL) if ticket_run is None else (_ONE_TICKET, _TICKETS)
-    manner = one if limit == 1 else several
-    resource = Resource(commands, ("uniquejob", key, caller, limit), manner)
+    policy = one if limit == 1 else several
+    resource = Resource(commands, ("uniquejob", key, caller, limit), policy)
     binding: Binding[LeaseT] = Binding(
         engine, resource, lease_type, label="UniqueJob", name=key, options=options
     )

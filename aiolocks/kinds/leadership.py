@@ -15,7 +15,7 @@ from ..errors import BackendError, LockError, LockLostError, LockTimeoutError, S
 from ..lock.acquirable import Acquirable
 from ..lock.again import Again
 from ..lock.binding import Binding
-from ..lock.claim import Manner, Resource
+from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Possession
@@ -32,7 +32,7 @@ log = logging.getLogger("aiolocks.session")
 
 R = TypeVar("R")
 
-_MANNER: Final = Manner(exclusive=True, strict=True, quiet=True)
+_MANNER: Final = QueuePolicy(exclusive=True, strict=True, quiet=True)
 _GRACE: Final = 2.0
 _PART_OF_TTL: Final = 5
 _CANDIDATES: Final = 100

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from ..lock.acquirable import Acquirable
-from ..lock.claim import Manner, Resource
+from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown, whole_number
 from ..transport.commands.limits import KIND, LimitsCommands
 
-_MANNER: Final = Manner(strict=True)
+_MANNER: Final = QueuePolicy(strict=True)
 _MOST_KEYS: Final = 8
 LONGEST: Final = 256
 _MOST: Final = 2**31

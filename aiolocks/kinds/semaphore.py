@@ -6,15 +6,15 @@ import functools
 from typing import Any, ClassVar, Final, Never, Self, final
 
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
-from ..lock.claim import Manner, Resource
+from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, flag, reject_unknown, whole_number
 from ..transport.commands.permits import PermitCommands
 
-_FAIR: Final = Manner(strict=True, quiet=True)
-_UNFAIR: Final = Manner(quiet=True)
+_FAIR: Final = QueuePolicy(strict=True, quiet=True)
+_UNFAIR: Final = QueuePolicy(quiet=True)
 _MOST: Final = 2**31
 
 

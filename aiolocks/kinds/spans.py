@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, final
 from ..errors import LockLostError
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
 from ..lock.binding import Binding
-from ..lock.claim import Manner, Resource
+from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease, Possession
@@ -27,9 +27,9 @@ LeaseT = TypeVar("LeaseT", bound="SpanLease")
 EVERYTHING: Final = ("-inf", "inf")
 
 _MANNERS: Final = {
-    "r": Manner(together=True),
-    "u": Manner(),
-    "w": Manner(),
+    "r": QueuePolicy(together=True),
+    "u": QueuePolicy(),
+    "w": QueuePolicy(),
 }
 _MODES: Final = {"r": "reader", "u": "upgradable", "w": "writer"}
 _CAPABLE: Final = {"upgrade": "an upgradable", "downgrade": "a writer"}

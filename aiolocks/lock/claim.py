@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(slots=True, kw_only=True, eq=False)
-class Manner:
-    """How those who want the same thing in one session stand to each other.
+class QueuePolicy:
+    """How waiters of one session share a lock.
 
     Attributes:
         exclusive: One of them has it: while it is held here nobody asks.
@@ -52,7 +52,7 @@ class Manner:
         return self.strict or self.together
 
 
-SIMPLE: Final = Manner(exclusive=True, quiet=True)
+SIMPLE: Final = QueuePolicy(exclusive=True, quiet=True)
 
 
 @final
@@ -62,15 +62,15 @@ class Resource:
     Attributes:
         commands: How it is asked for.
         gate_key: Those of one gate key stand in one queue here.
-        manner: How they stand to each other.
+        policy: How they stand to each other.
     """
 
-    __slots__ = ("commands", "gate_key", "manner")
+    __slots__ = ("commands", "gate_key", "policy")
 
-    def __init__(self, commands: NameCommands, gate_key: Hashable, manner: Manner = SIMPLE) -> None:
+    def __init__(self, commands: NameCommands, gate_key: Hashable, policy: QueuePolicy = SIMPLE) -> None:
         self.commands = commands
         self.gate_key = gate_key
-        self.manner = manner
+        self.policy = policy
 
 
 @final

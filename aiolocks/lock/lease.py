@@ -721,15 +721,15 @@ class Possession:
             # must be sent right after it.
             self.leave_watch()
             gate, claim = self.gate, self.claim
-            ring = gate.letting_go(claim)
+            ring = gate.holder_releasing(claim)
             releasing = self._releasing = Releasing(
                 self.engine,
                 claim.end(ring=ring),
                 until=self.term.deadline,
-                on_end=self._let_gone,
+                on_end=self._on_released,
                 corked=gate.awaited,
             )
-            gate.vacated(claim)
+            gate.holder_gone(claim)
         if cancelled_by is None:
             try:
                 await releasing.ended()
@@ -746,7 +746,7 @@ class Possession:
             return error
         return self.not_owned() if self.lost else None
 
-    def _let_gone(self, releasing: Releasing) -> None:
+    def _on_released(self, releasing: Releasing) -> None:
         if self.end is None:
             if releasing.fault is not None:
                 self.lose("its release was not confirmed in time; the ttl frees it")
@@ -757,7 +757,7 @@ class Possession:
                 self.released()
             else:
                 self.lose("the server no longer had it as the holder when it was released")
-        self.gate.let_go(releasing.rung, overtaken=releasing.overtaken)
+        self.gate.holder_released(releasing.rung, overtaken=releasing.overtaken)
 
     def _take_back(self) -> None:
         """The server may still have a lease that was lost by the local clock, or with the session.
@@ -818,7 +818,7 @@ class Possession:
             self._over.set()
         if self.watch is not None:
             self.leave_watch()
-        self.gate.vacated(self.claim)
+        self.gate.holder_gone(self.claim)
 
     def leave_watch(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""

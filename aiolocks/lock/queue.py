@@ -238,11 +238,24 @@ class Gate:
     The server sees the waiters of one gate as one place in its queue, and one bell. The place is an entry in
     the queue, which a refusal gives; the bell is rung when it is its turn.
 
+    Where a waiter of this session stands:
+
+    | from | to | when |
+    |---|---|---|
+    | new | head | nobody is the head, and no holder here excludes it (`enter`) |
+    | new | beside the head | it owns a nested lease here (`enter`) |
+    | new | queued | else (`enter`); in a strict queue it asks for a seat |
+    | queued | head | there is none: the head got in or left, or a holder here let go (`_admit_next`) |
+    | queued | beside the head | a grant said that there is room; the server named its seat as the first |
+    | beside the head | head | there is none, and no later waiter may pass it (`_admit_next`, `refused`) |
+    | beside the head | queued, as the first | it was refused, and another waiter is the head (`refused`) |
+    | any | none | it got in (`waiter_ended`) or left (`waiter_left`) |
+
     Invariants:
-    - at most one waiter of a session, the head, asks the server, sleeps and asks again. Others ask only if a
-      grant said that there is room, the server named their seat as the first, they own a nested lease here,
-      or they try just once; the others of a strict queue ask for no more than a seat. There is no head while
-      a holder of this session excludes it;
+    - at most one waiter of a session, the *head*, asks the server. Others ask only if (a) a grant said that
+      there is room, (b) the server named their seat as the first, (c) they own a nested lease here, (d) it is
+      a single try; in a strict queue, the queued ask for no more than a seat. No head while a holder of this
+      session excludes it;
     - no task begins to ask for more than a seat while a holder here is known to exclude it, except for a task
       that tries just once;
     - a task that leaves, by any way, passes its place on in the same step;
@@ -280,8 +293,8 @@ class Gate:
         "_unseated",
         "answered_at",
         "here",
-        "manner",
         "place_taken",
+        "policy",
         "refusal",
         "refused_until",
         "silent_since",
@@ -298,13 +311,13 @@ class Gate:
     def __init__(self, engine: Context, resource: Resource) -> None:
         self._engine = engine
         self._resource = resource
-        self.manner = resource.manner
+        self.policy = resource.policy
         self.place_taken = False
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
         self._seated = False  # the last refusal has hung it up
         self._unseated = 0  # the times in a row that it did not hang after a refusal, as far as is known
-        self.here = Here(exclusive=resource.manner.exclusive)
+        self.here = Here(exclusive=resource.policy.exclusive)
         self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
         self._head: Waiter | None = None
         self._beside: dict[Waiter, None] = {}  # those that ask beside the head
@@ -327,7 +340,7 @@ class Gate:
         """That one asks the server, which is told how it stands to others."""
         if self.silent_since is None:
             self.silent_since = self._engine.now()
-        standing = IN_TURN if self.manner.strict else 0
+        standing = IN_TURN if self.policy.strict else 0
         if self.place_taken:
             standing |= SEATED
         if self._turns.owed:
@@ -396,7 +409,7 @@ class Gate:
     @property
     def yielding_until(self) -> float:
         """When the waiter that was woken elsewhere has had its chance; 0 when there is nobody to wait for."""
-        return self._turns.yielding_until if self.manner.yields else 0.0
+        return self._turns.yielding_until if self.policy.yields else 0.0
 
     def enter(self, acquisition: Waiter) -> None:
         if self._head is None and not self.here.closed:
@@ -408,18 +421,18 @@ class Gate:
             acquisition.take_turn(woken=False, in_turn=False)
         else:
             self._queue[acquisition] = None
-            if self.manner.strict:
+            if self.policy.strict:
                 acquisition.sit_down()
 
     def _keeps_place(self, acquisition: Waiter) -> bool:
         """Whether the place is needed here when this one gets in."""
         if self._head is not None and self._head is not acquisition:
             return True
-        return self.manner.stays and self.others_wait(acquisition)
+        return self.policy.stays and self.others_wait(acquisition)
 
-    def leave(self, acquisition: Waiter) -> None:
-        """Without having got it."""
-        self.gone(acquisition)
+    def waiter_left(self, acquisition: Waiter) -> None:
+        """A waiter has ended without a grant."""
+        self.waiter_ended(acquisition)
         self._admit_next()
 
     def refused(self, acquisition: Waiter) -> bool:
@@ -451,10 +464,10 @@ class Gate:
         if not any(asking.claim.token.startswith(seat) for asking in self._asking()):
             self._engine.undo(self._nobody(seat), 1.0)
 
-    def settled(self) -> None:
+    def others_told(self) -> None:
         """The other processes were told that nobody waits here any more."""
         self._turns.owed = False
-        self.left()
+        self.seat_dropped()
 
     # -- those who hold
 
@@ -467,35 +480,35 @@ class Gate:
         self._turns.granted(answer.others, now)
         self.refusal = None
         self.here.add(claim)
-        if self.manner.exclusive:
+        if self.policy.exclusive:
             if self._queue and claim.nests:
                 self._admit_owner()
         else:
             self._turns.owed = owed  # permits that came back meanwhile were not granted
             # Strictly: a waiter that is refused must not be overtaken by one that asked after it.
-            if not self.manner.strict and not self._entering:
+            if not self.policy.strict and not self._entering:
                 for _ in range(min(answer.room, len(self._queue))):
                     self._admit()
-                self._entering = self.manner.together and self.place_taken
+                self._entering = self.policy.together and self.place_taken
             self._admit_next()
         if self.place_taken and not self.needs_place:
-            self.give_up_place()  # it was kept for others, which have left in the meantime, or have got in
+            self.drop_seat()  # it was kept for others, which have left in the meantime, or have got in
         elif self._turns.owed and not self.awaited:
             self._turns.owed = False
             self._engine.undo(self._nobody(), 1.0)
 
-    def letting_go(self, claim: Claim) -> bool:
-        """That holder is about to release: whether the release is to wake a waiter elsewhere.
+    def holder_releasing(self, claim: Claim) -> bool:
+        """A holder is about to release: whether the release is to wake a waiter elsewhere.
 
-        If not, then `vacated` follows, which makes the head here try right behind it.
+        If not, then `holder_gone` follows, which makes the head here try right behind it.
         """
-        if not self.awaited or not self.manner.quiet or claim not in self.here:
+        if not self.awaited or not self.policy.quiet or claim not in self.here:
             return True
-        if self.manner.exclusive and self.here.several:
+        if self.policy.exclusive and self.here.several:
             return True
-        if not self.manner.exclusive and self._head is not None and not self._head.asleep:
+        if not self.policy.exclusive and self._head is not None and not self._head.asleep:
             return True  # its try is on its way, and cannot go right behind
-        if self.manner.strict:
+        if self.policy.strict:
             # Elsewhere a waiter may be the first, and is woken by the request that is refused for it.
             self._turns.owed = True
             return False
@@ -503,31 +516,31 @@ class Gate:
         self._turns.owed = not self._in_turn
         return self._in_turn
 
-    def vacated(self, claim: Claim) -> None:
-        """That holder has let go, or has lost it. Does nothing for one that does not hold it."""
+    def holder_gone(self, claim: Claim) -> None:
+        """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
         if self.here.first is None or not self.here.remove(claim) or self.here.closed:
             return
         if self._head is None:
             self._admit_next()
-        elif not self.manner.together:
+        elif not self.policy.together:
             self._head.prompt("local", in_turn=self._next_in_turn())
 
-    def let_go(self, rung: Sequence[bytes], *, overtaken: bool) -> None:
-        """The release has ended, and woke the owners of these bells.
+    def holder_released(self, rung: Sequence[bytes], *, overtaken: bool) -> None:
+        """The release of a holder has ended, and woke the owners of these bells.
 
         `overtaken` by what was to go right behind it, for the server did not know its script.
         """
         if rung and any(bell not in self.bells for bell in rung):
             yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
             self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
-        elif not (self.manner.together or self.here.closed or self._head is None) and self._head.asleep:
+        elif not (self.policy.together or self.here.closed or self._head is None) and self._head.asleep:
             self._head.prompt("local", in_turn=self.yielding)  # its try was to go right behind
         elif overtaken and not self.awaited and not self.here.held:
             # The last who waited here has left, and let others know: but then it was not free yet.
             self._engine.undo(self._nobody(), 1.0)
 
-    def gone(self, acquisition: Waiter) -> None:
-        """It does not ask any more."""
+    def waiter_ended(self, acquisition: Waiter) -> None:
+        """A waiter has ended, by any way: it stands here no more."""
         if self._head is acquisition:
             self._head = None
         elif self._queue.pop(acquisition, acquisition) is not None:
@@ -575,13 +588,13 @@ class Gate:
         """Makes one the head: first one that asks already and is to go first, then one that came later."""
         if self._head is not None or self.here.closed:
             return
-        if self._entering or self.manner.strict:
+        if self._entering or self.policy.strict:
             self._head = next(iter(self._beside), None)
             if self._head is not None:
                 del self._beside[self._head]
                 return
         if self._entering:
-            self.give_up_place()
+            self.drop_seat()
         if self._queue:
             self._admit()
 
@@ -593,17 +606,17 @@ class Gate:
             self.place_taken = True
             self._engine.bells.add(self)
 
-    def left_by(self, acquisition: Waiter) -> None:
-        """That one got in, and left the queue.
+    def waiter_got_in(self, acquisition: Waiter) -> None:
+        """A waiter got in, and the server has taken its place out of the queue.
 
         Where each has a seat, the others keep theirs, and the bell: if requests overtake each other, one may
         have sat down since that request was sent. And what an undo takes back may be executed after it.
         """
-        if not (self.manner.strict and self.others_wait(acquisition)):
-            self.left()
+        if not (self.policy.strict and self.others_wait(acquisition)):
+            self.seat_dropped()
 
-    def left(self) -> None:
-        """The place was taken away, or is about to be."""
+    def seat_dropped(self) -> None:
+        """The place in the queue on the server is gone, or a request under way takes it out."""
         self._entering = False
         if self.place_taken:
             self.place_taken = self._armed = False
@@ -614,10 +627,10 @@ class Gate:
         """Whether anybody waits here, or asks beside the head and would wait."""
         return any(not one.over for one in self._waiters())
 
-    def give_up_place(self) -> None:
-        """The place may stand there although nobody needs it any more."""
+    def drop_seat(self) -> None:
+        """Takes the place out of the queue on the server: nobody here needs it any more."""
         of_use = self.place_of_use(1.0)
-        self.left()
+        self.seat_dropped()
         self._engine.undo(self._nobody(), of_use, leave=True)
 
     def _nobody(self, seat: str = "") -> Claim:
@@ -656,7 +669,7 @@ class Gate:
         others = [bell for bell in rung if bell not in self.bells]
         if len(others) < len(rung):
             self._armed = False
-            if self.manner.strict and refused is not self._head:
+            if self.policy.strict and refused is not self._head:
                 self._prompt("local")  # it may have been rung for the head
         return others
 
@@ -704,7 +717,7 @@ class Gate:
     def rung(self, way: str) -> None:
         """The bell was rung; `way` is how we know. Somebody here is to try, unless nobody here may."""
         self._armed = False
-        if not self._prompt(way) and self.manner.strict and self.awaited:
+        if not self._prompt(way) and self.policy.strict and self.awaited:
             (self._head or next(iter(self._queue))).sit_down()  # its bell is to hang again
 
     def lost(self, way: str) -> None:
@@ -714,7 +727,7 @@ class Gate:
         """
         self._armed = False
         self._prompt(way)
-        if self.manner.strict:
+        if self.policy.strict:
             for acquisition in tuple(self._queue):
                 acquisition.sit_down()
 
@@ -734,7 +747,7 @@ class Gate:
     @property
     def _first_seated(self) -> Waiter | None:
         """Of those who wait for their turn to ask, the first that has a seat of its own."""
-        return next(iter(self._queue), None) if self.manner.strict else None
+        return next(iter(self._queue), None) if self.policy.strict else None
 
     def _prompt(self, way: str) -> bool:
         """The head is to ask; False if nobody here may."""

@@ -708,7 +708,7 @@ class Watchdog:
     def _abandon(self, watch: Watch) -> None:
         if watch in self.watches:
             self.forget(watch)
-            watch.gate.vacated(watch.claim)
+            watch.gate.holder_gone(watch.claim)
             self._events.abandoned(watch.label.lower(), watch.name)
 
     def watch_all(

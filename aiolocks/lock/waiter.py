@@ -303,7 +303,7 @@ class Acquiring(ABC):
         elif self.grant is not None:
             self.grant = None
             self._engine.undo(self.claim, self.target.options.first_ttl)
-            self._gate.vacated(self.claim)
+            self._gate.holder_gone(self.claim)
 
     def end_with(self, error: LockError) -> None:
         """The session: this wait is over."""
@@ -350,9 +350,8 @@ class Acquiring(ABC):
             self._tell_rung(answer.rung)
         self._let_in(call)
         grant = Grant(answer, call.sent, call.sent_steady)
-        if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(
-            self.target.options.first_ttl
-        ):
+        ttl = self.target.options.first_ttl
+        if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(ttl):
             # Its time was over before the reply was here: given back.
             self._engine.undo(self.claim, self.target.options.first_ttl)
             self._came_late(call, now)
@@ -510,7 +509,7 @@ class Attempt(Acquiring):
         self._ask()
 
     def _ask(self) -> None:
-        in_turn = IN_TURN if self._gate.manner.strict else 0
+        in_turn = IN_TURN if self._gate.policy.strict else 0
         self._send(in_turn | (0 if self._timeout is None else TOLD), patient=False)
 
     def _ask_until(self) -> float:
@@ -681,7 +680,7 @@ class Waiter(Acquiring):
     def _let_in(self, call: Call[Answer]) -> None:
         self._fault = None
         if self._standing & (SEATED | STAYING) == SEATED:
-            self._gate.left_by(self)  # a waiter that gets in has left the queue
+            self._gate.waiter_got_in(self)  # a waiter that gets in has left the queue
         if call.unconfirmed and not self._standing & SEATED:
             self._gate.take_place()  # its first request may have been refused
 
@@ -695,11 +694,11 @@ class Waiter(Acquiring):
         self._tell_rung(self._gate.not_ours(refusal.rung, self))
         if refusal.error is not None:
             if self._standing & (SEATED | STAYING) == SEATED:
-                self._gate.left_by(self)
+                self._gate.waiter_got_in(self)
             self.error = refusal.error
             self._needless = True
             self._end()
-            self._gate.leave(self)
+            self._gate.waiter_left(self)
             return
         until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
         self._be_seated()
@@ -753,7 +752,7 @@ class Waiter(Acquiring):
             self._give_up(deadlock)
 
     def _have(self, grant: Grant, now: float) -> None:
-        self._gate.gone(self)
+        self._gate.waiter_ended(self)
         super()._have(grant, now)
 
     def _has_failed(self, fault: Fault) -> None:
@@ -790,15 +789,14 @@ class Waiter(Acquiring):
         if executed:
             gate.take_place()  # it may have been refused
         last = gate.must_tell_others and not gate.others_wait(self)
-        own_seat = gate.manner.strict and self.seated  # which goes in any case
+        own_seat = gate.policy.strict and self.seated  # which goes in any case
         if executed or last or own_seat:
-            of_use = (
-                gate.place_of_use(self.target.options.first_ttl) if last else self.target.options.first_ttl
-            )
+            ttl = self.target.options.first_ttl
+            of_use = gate.place_of_use(ttl) if last else ttl
             self._engine.undo(self.claim, of_use, leave=last)
         if last:
-            gate.settled()
-        gate.leave(self)
+            gate.others_told()
+        gate.waiter_left(self)
 
     def _end(self) -> None:
         super()._end()
@@ -903,7 +901,7 @@ class Waiter(Acquiring):
             self._out_of_time()
             return
         told = self._gate.heard or self._gate.is_behind(self)
-        silence = self._gate.manner.silence if told else None
+        silence = self._gate.policy.silence if told else None
         self._naps.begin(now, self._engine.settings.backoff, silence)
         self._set_alarm()
 

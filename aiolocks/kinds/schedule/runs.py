@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, final
 from ..._visible import visible
 from ...errors import LockError, LockLostError
 from ...lock.binding import Binding
-from ...lock.claim import Manner, Resource
+from ...lock.claim import QueuePolicy, Resource
 from ...lock.clock import milliseconds
 from ...lock.context import Context
 from ...lock.lease import BodyScope, Lease
@@ -25,7 +25,7 @@ log: Final = logging.getLogger("aiolocks.schedule")
 T = TypeVar("T")
 Job = Callable[[Tick], Awaitable[Any]]
 
-_SEVERAL: Final = Manner()
+_SEVERAL: Final = QueuePolicy()
 _MOST_DETAIL: Final = 200
 """Characters of an exception that the history keeps."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
-from aiolocks.lock.claim import Manner
+from aiolocks.lock.claim import QueuePolicy
 from aiolocks.transport import (
     ASK,
     BELL_RUNG,
@@ -75,13 +75,13 @@ class Model:
     Args:
         number: Which one it is.
         commands: How it asks.
-        manner: Of its kind.
+        policy: Of its kind.
     """
 
-    def __init__(self, number: int, commands: Any, manner: Manner) -> None:
+    def __init__(self, number: int, commands: Any, policy: QueuePolicy) -> None:
         self.number = number
         self.commands = commands
-        self._manner = manner
+        self._manner = policy
 
     def token(self, wait: int) -> str:
         """Of letters, for each wait another; the seat, which is its first half, too."""

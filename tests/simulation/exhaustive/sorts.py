@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from aiolocks.lock.claim import SIMPLE, Manner
+from aiolocks.lock.claim import SIMPLE, QueuePolicy
 from aiolocks.transport.commands.lock import LockCommands
 from aiolocks.transport.commands.permits import PermitCommands
 from aiolocks.transport.commands.spans import Span, SpanCommands
@@ -18,14 +18,14 @@ class Sort(NamedTuple):
 
     Attributes:
         commands: Those of a client, by its number and the id of its session.
-        manner: How those of one session stand to each other.
+        policy: How those of one session stand to each other.
         free: Whether a client of that number could have it beside those who hold it.
         in_order: First come, first served.
         kept: Roles of keys that stay for a while when nobody wants it any more.
     """
 
     commands: Callable[[int, str], Any]
-    manner: Manner
+    policy: QueuePolicy
     free: Callable[[int, list[int]], bool]
     in_order: bool = False
     kept: tuple[bytes, ...] = (b"fence",)
@@ -58,8 +58,8 @@ def _rwlock(modes: str) -> Callable[[int, str], SpanCommands]:
     )
 
 
-def _manner(modes: str) -> Manner:
-    return Manner(together="r" in modes)
+def _manner(modes: str) -> QueuePolicy:
+    return QueuePolicy(together="r" in modes)
 
 
 def _one(number: int, held_by: list[int]) -> bool:
@@ -79,17 +79,17 @@ SORTS: dict[str, Sort] = {
     "lock": Sort(_lock, SIMPLE, _one),
     "fairlock": Sort(
         _permits("fairlock", None, fair=True),
-        Manner(exclusive=True, strict=True),
+        QueuePolicy(exclusive=True, strict=True),
         _one,
         in_order=True,
     ),
     "semaphore": Sort(
         _permits("semaphore", 2, fair=False),
-        Manner(),
+        QueuePolicy(),
         lambda number, held_by: len(held_by) < 2,
         kept=(b"fence", b"value"),
     ),
     "rwlock": Sort(_rwlock("rwr"), _manner("rwr"), _beside("rwr")),
-    "rwlock, writers": Sort(_rwlock("wwr"), Manner(), _beside("wwr")),
-    "rwlock, upgradables": Sort(_rwlock("uur"), Manner(), _beside("uur")),
+    "rwlock, writers": Sort(_rwlock("wwr"), QueuePolicy(), _beside("wwr")),
+    "rwlock, upgradables": Sort(_rwlock("uur"), QueuePolicy(), _beside("uur")),
 }

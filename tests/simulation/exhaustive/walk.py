@@ -62,7 +62,7 @@ class Walk:
         self._waits = waits
         self._deaths = deaths
         self._models = [
-            Model(number, sort.commands(number, "xyz"[number] * 6), sort.manner) for number in range(clients)
+            Model(number, sort.commands(number, "xyz"[number] * 6), sort.policy) for number in range(clients)
         ]
         self._exact = Exact(clients)
 

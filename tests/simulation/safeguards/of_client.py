@@ -19,14 +19,14 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A grant whose task was cancelled at that moment is given back.",
         python(
             "lock.waiter:Acquiring.leave",
-            without="self._engine.undo(self.claim, self._ttl)",
+            without="self._engine.undo(self.claim, self.target.options.first_ttl)",
             instead="pass",
         ),
         ALL,
     ),
     "place passed on": Safeguard(
         "A head that leaves lets the next one ask.",
-        python("lock.queue:Gate.leave", without="self._admit_next()", instead="pass"),
+        python("lock.queue:Gate.waiter_left", without="self._admit_next()", instead="pass"),
         ALL,
     ),
     "asks again": Safeguard(
@@ -39,8 +39,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter behind others of its session takes a seat, and does not get in before them.",
         python(
             "lock.queue:Gate.asks",
-            without="BEHIND if self.is_behind(acquisition) else 0",
-            instead="0",
+            without="standing |= BEHIND",
+            instead="pass",
         ),
         ("limits", "cluster-limits", "uniquejob"),
     ),
@@ -48,7 +48,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "In a strict queue, a waiter that asks beside the head is the next head.",
         python(
             "lock.queue:Gate._admit_next",
-            without="self._entering or self.manner.strict",
+            without="self._entering or self.policy.strict",
             instead="self._entering",
         ),
         ("fair-semaphore", "fairlock", "cluster-fairlock", "sentinel-fairlock"),
@@ -56,8 +56,8 @@ OF_CLIENT: dict[str, Safeguard] = {
     "a seat beside one that gets in": Safeguard(
         "A waiter that gets in leaves the seats of others of its session, and their bell, as they are.",
         python(
-            "lock.queue:Gate.left_by",
-            without="self.manner.strict and self.others_wait(acquisition)",
+            "lock.queue:Gate.waiter_got_in",
+            without="self.policy.strict and self.others_wait(acquisition)",
             instead="False",
         ),
         ("fairlock", "fair-semaphore", "sentinel-fairlock"),
@@ -89,7 +89,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter that need not ask asks after 10 s all the same.",
         python(
             "lock.waiter:Waiter._sleep",
-            without="self._gate.manner.silence if told",
+            without="self._gate.policy.silence if told",
             instead="600.0 if told",
         ),
         ("fairlock",),
@@ -169,7 +169,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "place given up": Safeguard(
         "A place that was kept for others is given up when they have left.",
         python(
-            "lock.queue:Gate.give_up_place",
+            "lock.queue:Gate.drop_seat",
             without="self._engine.undo(self._nobody(), of_use, leave=True)",
             instead="pass",
         ),
@@ -178,7 +178,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over here": Safeguard(
         "A release makes the next waiter of the session ask.",
         python(
-            "lock.queue:Gate.vacated",
+            "lock.queue:Gate.holder_gone",
             without='self._head.prompt("local", in_turn=self._next_in_turn())',
             instead="pass",
         ),
@@ -188,7 +188,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over when it has ended": Safeguard(
         "A release that nobody could follow at once makes the next waiter here ask when it has ended.",
         python(
-            "lock.queue:Gate.let_go",
+            "lock.queue:Gate.holder_released",
             without='self._head.prompt("local", in_turn=self.yielding)',
             instead="pass",
         ),
@@ -197,7 +197,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "quiet release": Safeguard(
         "A release that nobody here follows wakes other sessions.",
-        python("lock.queue:Gate.letting_go", without="return True", instead="return False"),
+        python("lock.queue:Gate.holder_releasing", without="return True", instead="return False"),
         ALL,
     ),
     # -- the client: holding
@@ -212,7 +212,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A grant whose time was over before it came is not given out.",
         python(
             "lock.waiter:Acquiring._answered",
-            without="now >= self._engine.moment(call.sent, call.sent_steady) + dependable(self._ttl)",
+            without="now >= self._engine.moment(call.sent, call.sent_steady) + dependable(ttl)",
             instead="False",
         ),
         ALL,
@@ -223,7 +223,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
         python(
-            "lock.term:Term.confirmed", without="min(sent + dependable(ttl), self._end)", instead="self._end"
+            "lock.term:Term.confirmed", without="end = sent + dependable(self.span)", instead="end = NEVER"
         ),
         ALL,
         faulty=True,
