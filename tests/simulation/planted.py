@@ -151,14 +151,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["a waiter whose bell was rung four times before it listened polls"],
         "free for",
     ),
-    "a seat beside one that gets in": (
-        FOUND["a waiter that gets in takes along the bell of one that sat down before the answer came"],
-        "overtaken",
-    ),
-    "one that asks already": (
-        FOUND["a waiter that asks as its seat is the first is passed by the next one of its session"],
-        "overtaken",
-    ),
     "a seat that is given up while it is taken": (
         FOUND["a waiter that sits down hides that the bell was rung for one that was refused just before"],
         "free for",

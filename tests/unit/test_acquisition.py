@@ -848,6 +848,35 @@ async def test_a_seat_that_was_taken_while_an_earlier_request_was_on_its_way_sta
     await release
 
 
+async def test_who_asks_already_as_its_seat_is_the_first_is_the_next_head(make_session, transport) -> None:
+    """Else the next one of the queue would ask beside it, before its turn."""
+    session = make_session(backoff=SLOW)
+    transport.hears = transport.listening = True
+    head, second, third = strict(session), strict(session), strict(session)
+    asked = await transport.asked("permits_acquire")
+    sitting = await transport.asked("sit")
+    refuse(sitting)
+    refuse(await transport.asked("sit"))
+    asked.reply([0, -2, [b"17", b"1"], bell_of(sitting) + seat(sitting).encode()])
+    (await transport.asked("listen")).reply([20_000])
+    of_second = await transport.asked("permits_acquire")
+    assert token(of_second) == token(sitting)
+
+    await cancel(head)
+    await transport.asked("permits_release")  # its seat
+    await turns()
+
+    assert transport.unasked == []  # the third one waits for its turn
+    grant(of_second)
+    lease = await second
+    await cancel(third)
+    await transport.asked("permits_release")
+    (await transport.asked("permits_renew")).reply(1)  # so that the server tells of its loss
+    release = releasing(lease)
+    let_go(await transport.asked("permits_release"))
+    await release
+
+
 async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
     make_session, transport
 ) -> None:
