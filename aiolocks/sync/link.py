@@ -84,6 +84,7 @@ class Link:
 
     def close(self) -> None:
         """Ends the session, and the loop if nobody else uses it."""
+        refuse_in_coroutines()
         session, self._closed = self.session(), True
         thread, self._thread = self._thread, None
         if thread is None:

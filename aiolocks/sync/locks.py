@@ -8,6 +8,7 @@ import inspect
 import logging
 import sys
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
@@ -232,9 +233,9 @@ class Lease(SyncOnly):
     # -- as a context manager
 
     def __enter__(self) -> Self:
+        self._lease.ensure_held()
         if self._inside:
             raise RuntimeError(f"{self!r} was entered before")
-        self._lease.ensure_held()
         self._inside = True
         return self
 
@@ -263,9 +264,11 @@ class Lease(SyncOnly):
 
     def __del__(self) -> None:
         # Of an exception that came between two steps, or of a program that has dropped it.
-        if not self._let_go:
-            lease, watch, thread, entered = self._lease, self._watch, self._thread, self._entered
-            thread.tell(lambda: thread.begin(_forsaken(lease, watch, entered=entered)))
+        if getattr(self, "_let_go", True) or self._thread.of_parent:
+            return
+        lease, watch, thread, entered = self._lease, self._watch, self._thread, self._entered
+        thread.tell(lambda: thread.begin(_forsaken(lease, watch, entered=entered)))
+        warnings.warn(f"{self!r} was never released", ResourceWarning, stacklevel=1, source=self)
 
     def __repr__(self) -> str:
         return f"<sync {repr(self._lease)[1:]}"

@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import importlib
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, Self, TypeVar, final
@@ -25,6 +27,9 @@ from anyio.from_thread import BlockingPortal
 
 from ..errors import SessionClosedError
 from .misuse import refuse_in_coroutines
+
+# Else the loop imports it when it begins: a process that is forked meanwhile would wait for that for ever.
+importlib.import_module("anyio._backends._asyncio")
 
 log: Final = logging.getLogger("aiolocks.sync")
 
@@ -38,6 +43,9 @@ UNWINDS: Final = 1.0
 
 _ENDS: Final = 2.0
 """Seconds that the loop has to end its errands, and its thread to end."""
+
+_BEGINS: Final = 0.001
+"""Seconds between two looks at whether the loop has begun, once in its life."""
 
 _THREAD: Final = "aiolocks-sync"
 
@@ -86,11 +94,6 @@ class Errand(Generic[T]):
         self._woken, self._over = threading.Lock(), threading.Lock()
         self._woken.acquire()
         self._over.acquire()
-
-    @property
-    def asks(self) -> bool:
-        """Whether its thread waits for its end."""
-        return not self.ended and not self._given_up
 
     # -- in the loop
 
@@ -193,7 +196,7 @@ class Deputy:
     """The task of the loop that does the errands of one thread.
 
     Attributes:
-        errand: The last one that the thread has given it.
+        errand: The one for whose end the thread waits.
     """
 
     __slots__ = ("__weakref__", "_ahead", "_called", "_name", "_task", "errand", "thread")
@@ -259,8 +262,6 @@ class LoopThread:
         self.leases: weakref.WeakSet[Held] = weakref.WeakSet()  # only in the loop
         self._deputies = threading.local()
         self._pid = os.getpid()
-        self._ready = threading.Lock()  # held until it is
-        self._ready.acquire()
         self._stop: asyncio.Task[None] | None = None
         self._portal: BlockingPortal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -283,15 +284,12 @@ class LoopThread:
             anyio.run(self._serve, backend="asyncio")
         finally:
             self.stopping = self.ended = True
-            if self._ready.locked():
-                self._ready.release()
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         async with BlockingPortal() as portal:
             self._portal = portal
             if not self.stopping:
-                self._ready.release()
                 await portal.sleep_until_stopped()
             self.stopping = True
             working = {task for task in self.tasks if task is not asyncio.current_task()}
@@ -341,18 +339,23 @@ class LoopThread:
             RuntimeError: An event loop runs in this thread.
         """
         refuse_in_coroutines()
-        with self._ready:
-            pass
+        while self._portal is None and not self.ended:
+            time.sleep(_BEGINS)
         deputy = self._deputy()
-        if deputy.errand is not None and deputy.errand.asks:
-            # The handler of a signal, while this very thread waits for its deputy.
-            sent = self.tell(lambda: self.begin(errand.taken().done()))
-        else:
-            deputy.errand = errand
-            sent = self.tell(lambda: deputy.take(errand))
-        if not sent:
-            errand.refuse()
-        errand.wait(self)
+        apart = deputy.errand is not None
+        try:
+            if apart:
+                # The handler of a signal, while this very thread waits for its deputy.
+                sent = self.tell(lambda: self.begin(errand.taken().done()))
+            else:
+                deputy.errand = errand
+                sent = self.tell(lambda: deputy.take(errand))
+            if not sent:
+                errand.refuse()
+            errand.wait(self)
+        finally:
+            if not apart:
+                deputy.errand = None  # which keeps what it has brought
         return errand.outcome()
 
     def _deputy(self) -> Deputy:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, ClassVar, Never
 
 from ..errors import ConfigurationError
@@ -36,9 +36,7 @@ def refuse_in_coroutines() -> None:
     Raises:
         RuntimeError: One runs in this thread.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if _get_running_loop() is None:
         return
     raise RuntimeError(
         "aiolocks.sync would block the event loop that runs in this thread: in a coroutine write `async "
