@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from asyncio import _get_running_loop
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
 from typing import TYPE_CHECKING, ClassVar, Never
 
 from ..errors import ConfigurationError
