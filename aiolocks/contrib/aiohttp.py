@@ -21,7 +21,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack, cast, final, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, Unpack, cast, final, overload
 
 try:
     from aiohttp import web
@@ -112,7 +112,6 @@ def session_ctx(
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
 @final
@@ -128,11 +127,11 @@ class _ErrorMiddleware:
     def __call__(self, request: web.Request, handler: Handler) -> Awaitable[web.StreamResponse]: ...
 
     @overload
-    def __call__(self, *, status: Conflict) -> Middleware: ...
+    def __call__(self, *, status: Conflict) -> Self: ...
 
     def __call__(
         self, request: web.Request | None = None, handler: Handler | None = None, *, status: Conflict = 423
-    ) -> Awaitable[web.StreamResponse] | Middleware:
+    ) -> Awaitable[web.StreamResponse] | _ErrorMiddleware:
         """Gives errors of locks in handlers an answer of their own, where they would be 500.
 
         See `error_middleware`.

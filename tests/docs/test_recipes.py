@@ -107,7 +107,8 @@ SERVICES = [
         ],
         calls=[
             "POST /orders/7/parcels", "POST /orders/7/label", "POST /invoices", "POST /seats",
-            "GET /reports/a", "GET /prices", "POST /datasets", "POST /exports", "POST /orders/7/refund", "PUT /blobs/a",
+            "GET /reports/a", "GET /prices", "POST /datasets", "POST /exports", "POST /orders/7/refund",
+            "PUT /blobs/a",
         ],
     ),
     Service("fastapi", "locks.py", app="app", calls=["await update_prices()"]),
