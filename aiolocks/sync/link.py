@@ -66,6 +66,9 @@ class Link:
             refuse_in_coroutines()
             refuse_green_threads()
             thread = self._thread = loopthread.current(self)
+            if self.closed:  # meanwhile, by another thread
+                loopthread.leave(thread, self)
+                raise SessionClosedError("the session is closed")
         return thread
 
     def ask(self, work: Callable[[], Awaitable[T]]) -> T:

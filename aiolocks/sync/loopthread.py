@@ -414,7 +414,7 @@ def current(session: Closing) -> LoopThread:
     global _current  # noqa: PLW0603 - there is one for each process
     with _changing:
         thread = _current
-        if thread is None or thread.stopping:
+        if thread is None or thread.stopping or thread.of_parent:
             thread = _current = LoopThread()
             thread.sessions.add(session)
             thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Never, Self, TypeVar, Unpack, final
@@ -124,13 +125,21 @@ class Session(SyncOnly):
         Raises:
             SessionClosedError: The session is closed.
             RuntimeError: An event loop runs in this thread.
+            TypeError: The function gives nothing that can be awaited.
 
         It raises what the function raises. An exception that interrupts it cancels what the function awaits.
         """
         link = self._link
 
         async def work() -> T:
-            return await function(link.session())
+            awaitable: object = function(link.session())
+            if not inspect.isawaitable(awaitable):
+                raise TypeError(
+                    "call() takes a coroutine function of the asynchronous session, as in "
+                    f"locks.call(lambda session: session.inspect()), and {function!r} gave {awaitable!r}"
+                )
+            result: T = await awaitable
+            return result
 
         return link.ask(work)
 

@@ -16,7 +16,7 @@ from redis import Redis
 
 import aiolocks
 from aiolocks import ConfigurationError, DeadlockError, LeaseState, LockTimeoutError, SessionClosedError
-from aiolocks.sync import Lock, Session
+from aiolocks.sync import Lock, Session, loopthread
 from aiolocks.testing import EmbeddedServer
 from tests.sync.conftest import held, wait_until
 
@@ -361,6 +361,17 @@ def test_what_the_function_of_call_raises(locks: Session) -> None:
 
     with pytest.raises(KeyError, match="Session"):
         locks.call(fails)
+    with pytest.raises(TypeError, match="takes a coroutine function of the asynchronous session"):
+        locks.call(lambda session: session.statistics())  # type: ignore[arg-type,return-value]
+
+
+def test_nothing_stays_of_threads_that_have_ended(locks: Session) -> None:
+    with locks.lock("it"):
+        thread = loopthread._current
+    assert thread is not None
+    for _ in range(20):
+        in_thread(locks.lock("it", blocking_timeout=5).acquire).release()
+    wait_until(lambda: len(thread.tasks) <= 2)  # one is that of this thread
 
 
 # -- options
