@@ -300,3 +300,23 @@ def test_a_lease_that_nobody_refers_to_is_released_with_a_warning(locks: Session
     with pytest.warns(ResourceWarning, match=r"<sync Lease lock 'it' HELD .*> was never released"):
         del lease
     wait_until(lambda: not held(redis))
+
+
+@pytest.mark.filterwarnings("ignore:.* was never released:ResourceWarning")
+def test_an_exception_at_the_first_step_of_the_end(locks: Session, redis: Redis) -> None:
+    """Nothing in Python comes before that step. What the block holds goes with the lock object."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is Lock.__exit__.__code__:
+            raise Interrupted
+
+    lock: Any = locks.lock("it")
+    before = sys.gettrace()
+    with pytest.raises(Interrupted):
+        with lock:
+            sys.settrace(trace)
+    sys.settrace(before)
+    assert held(redis)
+    del lock
+    gc.collect()
+    wait_until(lambda: not held(redis))
