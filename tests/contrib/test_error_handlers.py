@@ -335,6 +335,13 @@ async def test_the_grace_of_a_lock_ends_the_handler_before_its_lease(
     assert left[0] > 0.5
 
 
+@pytest.mark.parametrize("of", [Locked, locked])
+def test_a_grace_is_checked(of: Any) -> None:
+    assert of("it", ttl=20, grace=10)
+    with pytest.raises(ValueError, match="grace must be at most half of ttl"):
+        of("it", ttl=20, grace=11)
+
+
 # -- once the answer has begun
 
 
