@@ -58,12 +58,12 @@ class Link:
             RuntimeError: An event loop runs in this thread.
             ConfigurationError: gevent or eventlet has replaced threads meanwhile.
         """
+        refuse_in_coroutines()
         self.session()
         thread = self._thread
         if self._closed:
             raise SessionClosedError("the session is closed")
         if thread is None or thread.stopping:
-            refuse_in_coroutines()
             refuse_green_threads()
             thread = self._thread = loopthread.current(self)
             if self.closed:  # meanwhile, by another thread

@@ -33,7 +33,7 @@ from ..lock.options import Seconds, reject_unknown
 from ..lock.session import Session as AsyncSession
 from .link import Link
 from .loopthread import Errand, LoopThread
-from .misuse import SyncOnly
+from .misuse import SyncOnly, refuse_in_coroutines
 
 log: Final = logging.getLogger("aiolocks.sync")
 
@@ -180,6 +180,7 @@ class Lease(SyncOnly):
         *,
         undo: Callable[[T], Awaitable[object]] | None = None,
     ) -> T:
+        refuse_in_coroutines()
         thread = self._thread
         if thread.of_parent:
             coroutine = work()

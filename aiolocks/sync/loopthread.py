@@ -26,7 +26,6 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from ..errors import SessionClosedError
-from .misuse import refuse_in_coroutines
 
 # Else the loop imports it when it begins: a process that is forked meanwhile would wait for that for ever.
 importlib.import_module("anyio._backends._asyncio")
@@ -331,14 +330,12 @@ class LoopThread:
         return True
 
     def do(self, errand: Errand[T]) -> T:
-        """Has the loop do it, and waits for it.
+        """Has the loop do it, and waits for it; no event loop runs in this thread, for it would stand still.
 
         Raises:
             BaseException: What the work has raised, or what was raised in this thread: then the caller gives
                 up the errand.
-            RuntimeError: An event loop runs in this thread.
         """
-        refuse_in_coroutines()
         while self._portal is None and not self.ended:
             time.sleep(_BEGINS)
         deputy = self._deputy()

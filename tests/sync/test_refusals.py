@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import time
 from typing import Any
 
 import pytest
@@ -57,7 +58,9 @@ def test_in_a_coroutine(locks: Session) -> None:
                 use()
         await asyncio.to_thread(lease.release)
 
+    began = time.monotonic()
     asyncio.run(uses())
+    assert time.monotonic() - began < 0.9  # nor does it wait before it says so
     assert lease.remaining() == 0
 
 
@@ -67,14 +70,15 @@ def test_a_listener_of_the_loop_itself(url: str) -> None:
 
     class Listener:
         def on_acquired(self, event: object) -> None:
-            try:
-                session.lock("other").acquire()
-            except RuntimeError as error:
-                told.append(error)
+            for use in (session.lock("other").acquire, session.lock("other").__enter__, session.close):
+                try:
+                    use()
+                except RuntimeError as error:
+                    told.append(error)
 
     with Session.from_url(url, listeners=[Listener()]) as session, session.lock("it"):
         pass
-    assert len(told) == 1
+    assert len(told) == 3
 
 
 def test_async_with(locks: Session) -> None:
