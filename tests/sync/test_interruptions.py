@@ -242,6 +242,7 @@ def test_ctrl_c_in_a_script(url: str, redis: Redis) -> None:
     with Session.from_url(url, prefix="shop") as other, other.lock("it"):
         process = start(
             """
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
             say("ready")
             with locks.lock("mine"):
                 locks.lock("it").acquire()
