@@ -11,7 +11,7 @@ from redis import Redis
 
 import aiolocks
 from aiolocks import LockLostError, LockNotOwnedError
-from aiolocks.sync import Session
+from aiolocks.sync import Session, loopthread
 from tests.sync.conftest import wait_until
 
 
@@ -70,6 +70,20 @@ def test_on_lost_is_not_called_for_what_was_released(locks: Session) -> None:
     lock.acquire().release()
     time.sleep(0.25)
     assert not told
+
+
+@pytest.mark.parametrize("by", ["release", "exit", "lock"])
+def test_nothing_watches_a_lease_that_was_let_go_of(locks: Session, by: str) -> None:
+    lock = locks.lock("it", on_lost=print)
+    for _ in range(10):
+        if by == "release":
+            lock.acquire().release()
+        else:
+            with lock if by == "lock" else lock.acquire():
+                pass
+    thread = loopthread._current
+    assert thread is not None
+    wait_until(lambda: len(thread.tasks) <= 2)
 
 
 def test_on_lost_that_fails_is_logged(locks: Session, caplog: pytest.LogCaptureFixture) -> None:
