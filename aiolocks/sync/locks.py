@@ -32,7 +32,7 @@ from ..lock.notes import note
 from ..lock.options import Seconds, reject_unknown
 from ..lock.session import Session as AsyncSession
 from .link import Link
-from .loopthread import Errand, LoopThread
+from .loopthread import Errand, LoopThread, keep
 from .misuse import SyncOnly, refuse_in_coroutines
 
 log: Final = logging.getLogger("aiolocks.sync")
@@ -265,11 +265,13 @@ class Lease(SyncOnly):
 
     def __del__(self) -> None:
         # Of an exception that came between two steps, or of a program that has dropped it.
-        if getattr(self, "_let_go", True) or self._thread.of_parent:
+        if getattr(self, "_let_go", True):
             return
         lease, watch, thread, entered = self._lease, self._watch, self._thread, self._entered
-        thread.tell(lambda: thread.begin(_forsaken(lease, watch, entered=entered)))
-        warnings.warn(f"{self!r} was never released", ResourceWarning, stacklevel=1, source=self)
+        if thread.of_parent:
+            keep(lease)
+        elif thread.tell(lambda: thread.begin(_forsaken(lease, watch, entered=entered))):
+            warnings.warn(f"{self!r} was never released", ResourceWarning, stacklevel=1, source=self)
 
     def __repr__(self) -> str:
         return f"<sync {repr(self._lease)[1:]}"

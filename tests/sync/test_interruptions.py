@@ -265,6 +265,8 @@ def test_what_is_held_at_the_end_of_a_program_is_released(url: str, redis: Redis
     run(
         """
         lease = locks.lock("it").acquire()
+        upgradable = locks.rwlock("it").upgradable.acquire()
+        writer = upgradable.upgrade()
         kept = []
         threading.Thread(target=lambda: kept.append(locks.lock("of-a-thread").acquire())).start()
         time.sleep(0.2)

@@ -91,6 +91,17 @@ def test_dozens_of_threads(locks: Session, redis: Redis) -> None:
     redis.delete("packed")
 
 
+def test_an_entry_that_fails_leaves_nothing_to_leave(locks: Session) -> None:
+    lock = locks.lock("it", blocking_timeout=0)
+    with locks.lock("it"):
+        with pytest.raises(LockTimeoutError):
+            lock.__enter__()
+    assert not lock._entered
+    with lock:
+        pass
+    assert not lock._entered
+
+
 def test_it_excludes_the_locks_of_coroutines(locks: Session, url: str) -> None:
     async def tries() -> bool:
         async with (
@@ -228,6 +239,17 @@ def test_the_exit_may_be_in_another_thread(locks: Session, redis: Redis) -> None
         lock.__exit__(None, None, None)
 
 
+def test_threads_that_share_a_lock_leave_their_own_block(locks: Session) -> None:
+    permits = locks.semaphore("it", 2)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        first = one.submit(permits.__enter__).result()
+        second = other.submit(permits.__enter__).result()
+        one.submit(permits.__exit__, None, None, None).result()
+        assert (first.state, second.state) == (LeaseState.RELEASED, LeaseState.HELD)
+        other.submit(permits.__exit__, None, None, None).result()
+        assert second.state is LeaseState.RELEASED
+
+
 # -- as decorators
 
 
@@ -318,6 +340,32 @@ def test_a_waiter_of_a_session_that_is_closed(url: str) -> None:
         for thread in threads:
             thread.join(5)
     assert sorted(type(error).__name__ for error in errors) == ["LockLostError", "SessionClosedError"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_block_that_outlasts_its_session_and_the_loop(url: str, redis: Redis, fails: bool) -> None:
+    session, ended = Session.from_url(url), list[BaseException]()
+    begun, may_end = threading.Event(), threading.Event()
+
+    def holds() -> None:
+        try:
+            with session.lock("it", ttl=1):
+                begun.set()
+                may_end.wait(20)
+                if fails:
+                    raise KeyError
+        except (aiolocks.LockLostError, KeyError) as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=holds)
+    thread.start()
+    begun.wait(5)
+    session.close()
+    may_end.set()
+    thread.join(5)
+    (error,) = ended
+    assert isinstance(error, KeyError if fails else aiolocks.LockLostError)
+    assert "was lost: the session was closed" in (error.__notes__[0] if fails else str(error))
 
 
 def test_a_client_of_ones_own(url: str, redis: Redis) -> None:
