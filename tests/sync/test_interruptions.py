@@ -22,6 +22,7 @@ from redis import Redis
 import aiolocks.sync
 from aiolocks import LockTimeoutError
 from aiolocks.sync import Lease, Lock, Session
+from aiolocks.sync.loopthread import LoopThread
 from tests.sync.conftest import held, wait_until
 from tests.sync.programs import run, start
 
@@ -58,13 +59,18 @@ ONE: dict[str, Callable[[Session], Lock[Lease]]] = {
 
 @pytest.mark.parametrize("kind", ["lock", "fairlock", "semaphore"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SoftTimeLimit, ValueError])
+@pytest.mark.parametrize("enters", [False, True])
 def test_while_it_waits(
-    locks: Session, url: str, redis: Redis, kind: str, error: type[BaseException]
+    locks: Session, url: str, redis: Redis, kind: str, error: type[BaseException], enters: bool
 ) -> None:
+    lock = ONE[kind](locks)
     with Session.from_url(url, prefix="shop") as other, ONE[kind](other):
         before = held(redis)
         with raising(0.15, error), pytest.raises(error):
-            ONE[kind](locks).acquire()
+            if enters:
+                lock.__enter__()
+            else:
+                lock.acquire()
         assert locks.statistics().waiters == 0  # at once
         wait_until(lambda: held(redis) == before)  # nor does its place in the queue stay
     with ONE[kind](locks).acquire(blocking_timeout=1):
@@ -305,6 +311,22 @@ def test_a_lease_that_nobody_refers_to_is_released_with_a_warning(locks: Session
     with pytest.warns(ResourceWarning, match=r"<sync Lease lock 'it' HELD .*> was never released"):
         del lease
     wait_until(lambda: not held(redis))
+
+
+def test_a_release_that_is_interrupted_before_it_is_sent_is_sent(locks: Session, redis: Redis) -> None:
+    lease = locks.lock("it").acquire()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is LoopThread.do.__code__:
+            raise Interrupted
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    with pytest.raises(Interrupted):
+        lease.release()
+    sys.settrace(before)
+    assert not held(redis)
+    assert lease.remaining() == 0
 
 
 @pytest.mark.filterwarnings("ignore:.* was never released:ResourceWarning")

@@ -18,6 +18,7 @@ import aiolocks
 from aiolocks import ConfigurationError, DeadlockError, LeaseState, LockTimeoutError, SessionClosedError
 from aiolocks.sync import Lock, Session, loopthread
 from aiolocks.testing import EmbeddedServer
+from tests.conftest import blocking
 from tests.sync.conftest import held, wait_until
 
 KINDS: dict[str, Callable[[Session], Lock[Any]]] = {
@@ -188,6 +189,10 @@ def test_a_majority_of_masters(locks: Session, redis: Redis) -> None:
             assert in_thread(lock.try_acquire) is None
         with pytest.raises(ValueError, match="odd number"):
             locks.redlock(others[:1], "it")
+        with blocking(servers[0].url) as client:
+            connections = len(client.client_list())
+            others[0].close()
+            wait_until(lambda: len(client.client_list()) < connections)
     with pytest.raises(TypeError, match="one for each other master"):
         locks.redlock([redis], "it")  # type: ignore[list-item]
 

@@ -143,16 +143,24 @@ def test_an_errand_in_the_midst_of_which_the_loop_ends(url: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_nothing_of_the_parent_is_collected(locks: Session, thread: LoopThread) -> None:
+def test_nothing_of_the_parent_is_collected_or_used(locks: Session, thread: LoopThread) -> None:
     """It would take the parent's connections from the selector that both have."""
-    kept = [weakref.ref(one) for one in (thread.loop, thread, locks._link.session())]
+    session = weakref.ref(locks._link.session())
+    kept = [session, weakref.ref(thread.loop), weakref.ref(thread)]
+    lock, decorated = locks.lock("other"), locks.lock("decorated")(lambda: None)
+    with lock:
+        decorated()
+    engine = locks._link.session()._engine
 
     def work() -> None:
         del parents[:]
-        with locks.lock("other"):
-            pass
+        with lock:
+            decorated()
         gc.collect()
         assert all(one() is not None for one in kept)
+        of_parent = session()
+        assert of_parent is not None
+        assert of_parent._engine is engine  # nor used
 
     parents = [thread]
     del thread
