@@ -12,6 +12,7 @@ from fastapi import Depends, HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from .. import Session
+from ..errors import LockLostError
 from ..lock.lease import Lease
 from ._fastapi_session import current_session
 from ._handling import current
@@ -60,14 +61,22 @@ class Hold(ABC):
             return
         try:
             name, recipe = self._wanted(connection, *asked.values())
-            gone, route = await _gone_from(connection), _route_of(connection)
+            gone, route = await _gone_from(connection), route_of(connection)
             async with holding(session, name, recipe, gone, route=route) as lease:
                 yield lease
         except Refusal as refusal:
+            cause = refusal.__cause__
+            if refusal.begun and isinstance(cause, LockLostError) and _handled(connection):
+                raise cause from None
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
 
 
-def _route_of(request: Request) -> str:
+def _handled(request: Request) -> bool:
+    """Whether the application has an answer of its own for a lock that was lost."""
+    return LockLostError in getattr(request.scope.get("app"), "exception_handlers", ())
+
+
+def route_of(request: Request) -> str:
     """The method and the template of the path: its values are not for the log."""
     scope = request.scope
     return f"{scope.get('method', '')} {getattr(scope.get('route'), 'path', scope.get('path', ''))}"

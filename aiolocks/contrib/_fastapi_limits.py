@@ -10,6 +10,7 @@ from fastapi import Request, params
 from ..lock.options import LockOptions, Seconds
 from ._fastapi_hold import Hold
 from ._limited import LimitsRecipe
+from ._refusing import Conflict, RetryAfter
 
 Keys = Callable[..., Mapping[str, int] | Awaitable[Mapping[str, int]]]
 
@@ -34,8 +35,9 @@ class Limited(params.Depends):
     which is the caller's own; where both are, 429. Both have a measured `Retry-After`: the median of the last
     15 holds by handlers of this process, less the time for which the oldest holder of the full key has had it
     by now. It is at least 1 s, and not more than what that lease has left; 1 s where nothing was measured
-    yet. Where Redis does not answer, it is 503. When the lease is lost, the handler is cancelled and the
-    answer is 500. A client that hangs up while it waits leaves its line.
+    yet. `status`, `retry_after` and `detail` change that. Where Redis does not answer, it is 503. When the
+    lease is lost, the handler is cancelled and the answer is 500, or that of `install_error_handlers`. A
+    client that hangs up while it waits leaves its line.
 
     Args:
         name: Name of the limits: the same for all that share the total.
@@ -44,7 +46,14 @@ class Limited(params.Depends):
         total: The key of all callers together.
         blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default
             0: a caller that has reached its limit is told at once.
-        **options: Options of the limits: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `metadata`.
+        status: Status of the answer where a limit was reached, whichever key is full: 423, 409, 429 or 503.
+            Default: 503 where the `total` is full, 429 where another key is.
+        retry_after: Seconds for its `Retry-After`, or a function that is called with the
+            `LockTimeoutError`, whose `full` is the key, and returns seconds, or None for the default.
+            Default: the measured time.
+        detail: Text of that answer. Default: one that says whether it is the service or the caller that has
+            reached its limit.
+        **options: Options of the limits: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
@@ -57,6 +66,9 @@ class Limited(params.Depends):
         *,
         total: str = "all",
         blocking_timeout: Seconds | None = 0.0,
+        status: Conflict | None = None,
+        retry_after: RetryAfter | None = None,
+        detail: str | None = None,
         **options: Unpack[LockOptions],
     ) -> None:
         if not callable(keys):
@@ -65,7 +77,14 @@ class Limited(params.Depends):
                 f"lambda tenant: {{'all': 20, f'tenant:{{tenant}}': 1}}, not {type(keys).__name__}"
             )
         recipe = LimitsRecipe(
-            name, keys=None, total=total, blocking_timeout=blocking_timeout, options=options
+            name,
+            keys=None,
+            total=total,
+            blocking_timeout=blocking_timeout,
+            options=options,
+            status=status,
+            retry_after=retry_after,
+            detail=detail,
         )
         super().__init__(dependency=_HoldLimits(recipe, keys), scope="function")
 

@@ -19,6 +19,8 @@ RetryAfter = Seconds | Callable[[LockTimeoutError], Seconds | None]
 
 DETAIL: Final = "Another request is working on this. Try again later."
 
+HALF_DONE: Final = "This request was ended while it was worked on; some of it may have been done."
+
 HEALTHY: Final = "healthy"
 UNHEALTHY: Final = "the server of the locks did not answer in time, or the session is closed"
 
@@ -48,9 +50,13 @@ class Refusal(Exception):  # noqa: N818 - an answer, and not an error of anybody
         status: The HTTP status.
         detail: For the client.
         retry_after: Whole seconds; None where trying again is not what helps.
+        begun: The handler had begun.
     """
 
-    def __init__(self, status: int, detail: str, *, retry_after: int | None = None) -> None:
+    def __init__(
+        self, status: int, detail: str, *, retry_after: int | None = None, begun: bool = False
+    ) -> None:
+        self.begun = begun
         self.status = status
         self.detail = detail
         self.retry_after = retry_after
@@ -98,12 +104,20 @@ class Conflicting:
             error: It ended the wait.
             measured: Seconds for which such locks are held; None when unknown.
         """
-        asked = self.retry_after(error) if callable(self.retry_after) else self.retry_after
+        asked = self.asked(error)
         if asked is None and measured is not None:
             # If the holder has died, the lock is free when its lease ends, which may be earlier.
             asked = max(SOON, measured if error.remaining is None else min(measured, error.remaining))
-        wait = SOON if asked is None else seconds("retry_after", asked)
-        return Refusal(self.status, self.detail, retry_after=math.ceil(wait))
+        return Refusal(self.status, self.detail, retry_after=math.ceil(SOON if asked is None else asked))
+
+    def asked(self, error: LockTimeoutError) -> float | None:
+        """Seconds for `Retry-After` that the user has chosen; None for the default.
+
+        Raises:
+            TypeError, ValueError: What the user's function gives is no time.
+        """
+        asked = self.retry_after(error) if callable(self.retry_after) else self.retry_after
+        return None if asked is None else seconds("retry_after", asked)
 
 
 def filled(template: NameTemplate, values: Mapping[str, str]) -> str:
@@ -154,9 +168,9 @@ def lost(*, begun: bool) -> Refusal:
     """The answer where the lease was lost.
 
     If the handler had begun, it has no `Retry-After` and is not a 503, which clients and proxies take for an
-    invitation: something may have been done already.
+    invitation: something may have been done already. An application with error handlers decides by itself.
     """
     if not begun:
         detail = "Nothing was done: this request was kept waiting for too long. Try again."
         return Refusal(UNAVAILABLE, detail, retry_after=SOON)
-    return Refusal(500, "This request was ended while it was worked on; some of it may have been done.")
+    return Refusal(500, HALF_DONE, begun=True)

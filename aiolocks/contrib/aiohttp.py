@@ -21,7 +21,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, Unpack, cast, final, overload
 
 try:
     from aiohttp import web
@@ -41,11 +41,12 @@ from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
 from ..lock.options import LockOptions, Seconds, seconds
 from ._background import Work, beside, checked
+from ._erring import ANSWERED, Answers
 from ._handling import handler_begins
 from ._holding import Kind, Recipe, holding, log, opened
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled, named
 
-__all__ = ["LEASE", "SESSION", "health", "locked", "session_ctx"]
+__all__ = ["LEASE", "SESSION", "error_middleware", "health", "locked", "session_ctx"]
 
 P = ParamSpec("P")
 Name = str | Callable[[web.Request], str | Awaitable[str]]
@@ -59,8 +60,12 @@ It is there for the contexts in `cleanup_ctx` that stand after `session_ctx`, an
 if TYPE_CHECKING:
     LEASE: Final = web.RequestKey("aiolocks_lease", Lease)
     """Where the handler finds the lease that is held for it: `request[LEASE]`."""
+    _HANDLED: Final = web.RequestKey("aiolocks_handled", bool)
 else:  # before aiohttp 3.14, keys of requests were strings
     LEASE: Final = web.RequestKey("aiolocks_lease", Lease) if hasattr(web, "RequestKey") else "aiolocks_lease"
+    _HANDLED: Final = (
+        web.RequestKey("aiolocks_handled", bool) if hasattr(web, "RequestKey") else "aiolocks_handled"
+    )
 
 _LOOK_EVERY: Final = 0.1
 """Seconds between two looks at whether the client is there: aiohttp tells only if it is to cancel."""
@@ -105,6 +110,78 @@ def session_ctx(
                 yield
 
     return context
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@final
+class _ErrorMiddleware:
+    """The middleware, and the function that makes one with another `status`."""
+
+    __middleware_version__: Final = 1  # what `web.middleware` writes on a function
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    @overload
+    def __call__(self, request: web.Request, handler: Handler) -> Awaitable[web.StreamResponse]: ...
+
+    @overload
+    def __call__(self, *, status: Conflict) -> Self: ...
+
+    def __call__(
+        self, request: web.Request | None = None, handler: Handler | None = None, *, status: Conflict = 423
+    ) -> Awaitable[web.StreamResponse] | _ErrorMiddleware:
+        """Gives errors of locks in handlers an answer of their own, where they would be 500.
+
+        See `error_middleware`.
+        """
+        if request is None or handler is None:
+            return _ErrorMiddleware(Answers(status))
+        return self._handle(request, handler)
+
+    async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[_HANDLED] = True
+        try:
+            return await handler(request)
+        except ANSWERED as error:
+            if request.writer.output_size > 0:
+                raise  # an answer in the middle of an answer would pass for a part of it
+            session = request.config_dict.get(SESSION)
+            refusal = self._answers.to(error, session=session, route=_route_of(request))
+            if refusal is None:
+                raise
+            return web.json_response(
+                {"detail": refusal.detail}, status=refusal.status, headers=refusal.headers
+            )
+
+    def __repr__(self) -> str:
+        return "<error_middleware>"
+
+
+error_middleware: Final = _ErrorMiddleware(Answers(423))
+"""A middleware that gives errors of locks in handlers an answer of their own, where they would be 500.
+
+```python
+app = web.Application(middlewares=[error_middleware])
+app = web.Application(middlewares=[error_middleware(status=409)])
+```
+
+| error | answer |
+|---|---|
+| `LockTimeoutError` | 423, or the `status` you chose (423, 409, 429 or 503), with `Retry-After: 1` |
+| `DuplicateJobError`, `StaleFenceError` | 409 |
+| `FingerprintError` | 422 |
+| `BackendError`, `SessionClosedError` | 503 with `Retry-After: 1` |
+| `LockLostError`, also of `locked` | 503 without it: something may have been done |
+| any other error | 500 as before: it is a bug |
+
+So is an `ExceptionGroup`, as of a `TaskGroup`, if each error in it is one of these: of several, the lowest
+row of the table counts. Answers are JSON, `{"detail": "…"}`. They name neither the lock nor its holder, which
+the log has, with the route: under `aiolocks.requests`, `WARNING` for 503 and `INFO` for others. Where an
+answer has begun already, the connection ends, as after any error.
+"""
 
 
 def health(*, within: Seconds = 5.0) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -159,9 +236,10 @@ def locked(
 
     If the lock cannot be acquired, the answer is 423, or the `status` you chose, with `Retry-After`: the
     seconds for which handlers of this process have held that name lately, as a median. Where Redis does not
-    answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500; one that has
-    begun ends with the connection. Answers are JSON, `{"detail": "…"}`. A client that hangs up while it waits
-    leaves the queue. An error that the handler itself raises is never replaced.
+    answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500, or that of
+    `error_middleware`; one that has begun ends with the connection. Answers are JSON, `{"detail": "…"}`. A
+    client that hangs up while it waits leaves the queue. An error that the handler itself raises is never
+    replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or, where it
@@ -177,7 +255,7 @@ def locked(
             15 holds of that name by handlers of this process, else of names of the same template; 1 s where
             there were none. It is at least 1 s, and not more than the time that the holder's lease has left.
         detail: Text of that answer.
-        **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `metadata`.
+        **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
@@ -219,9 +297,9 @@ def locked(
                     handler_begins()
                     return await handler(*args, **kwargs)
             except Refusal as refusal:
-                if begun and request.writer.output_size > 0:
+                if begun and (request.writer.output_size > 0 or _HANDLED in request):
                     # An answer in the middle of an answer would pass for a part of it. For what is raised
-                    # there, aiohttp closes the connection.
+                    # there, aiohttp closes the connection; else the middleware has an answer.
                     raise cast("LockLostError", refusal.__cause__) from None
                 return web.json_response(
                     {"detail": refusal.detail}, status=refusal.status, headers=refusal.headers

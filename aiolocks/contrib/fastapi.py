@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 try:
     from fastapi import Request, params
     from starlette.applications import Starlette
-    from starlette.responses import PlainTextResponse
+    from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import compile_path
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
@@ -36,14 +36,23 @@ from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
 from ..lock.options import LockOptions, Seconds, seconds
 from ._background import Work, beside, checked
-from ._fastapi_hold import Hold
+from ._erring import ANSWERED, Answers
+from ._fastapi_hold import Hold, route_of
 from ._fastapi_limits import Limited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
 from ._holding import Kind, Recipe, opened
 from ._parameters import Field, fields_of
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter, filled, named
 
-__all__ = ["Limited", "Locked", "current_session", "health", "session_lifespan", "session_of"]
+__all__ = [
+    "Limited",
+    "Locked",
+    "current_session",
+    "health",
+    "install_error_handlers",
+    "session_lifespan",
+    "session_of",
+]
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -97,6 +106,59 @@ def session_lifespan(
     return both
 
 
+def install_error_handlers(app: Starlette, *, status: Conflict = 423) -> None:
+    """Gives errors of locks in handlers an answer of their own, where they would be 500.
+
+    ```python
+    app = FastAPI(lifespan=session_lifespan("redis://localhost:6379"))
+    install_error_handlers(app)
+    ```
+
+    | error | answer |
+    |---|---|
+    | `LockTimeoutError` | 423, or the `status` you chose, with `Retry-After: 1` |
+    | `DuplicateJobError`, `StaleFenceError` | 409 |
+    | `FingerprintError` | 422 |
+    | `BackendError`, `SessionClosedError` | 503 with `Retry-After: 1` |
+    | `LockLostError`, also of `Locked` and `Limited` | 503 without it: something may have been done |
+    | any other error | 500 as before: it is a bug |
+
+    So is an `ExceptionGroup`, as of a `TaskGroup`, if each error in it is one of these: of several, the
+    lowest row of the table counts. Answers are JSON, `{"detail": "…"}`. They name neither the lock nor its
+    holder, which the log has, with the route: under `aiolocks.requests`, `WARNING` for 503 and `INFO` for
+    others. Where an answer has begun already, the connection ends, as after any error.
+
+    A handler of yours for one of these classes counts, whether it is added before or after. A mounted
+    application has handlers of its own: call this for it, too.
+
+    Args:
+        app: The application: of FastAPI or of Starlette.
+        status: Status of the answer if a lock was not acquired in time: 423, 409, 429 or 503.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+        RuntimeError: The application serves already: handlers that are added now would not be asked.
+    """
+    given: object = app
+    if not isinstance(given, Starlette):
+        raise TypeError(f"app must be an application of FastAPI or Starlette, not {given!r}")
+    if app.middleware_stack is not None:
+        raise RuntimeError("install_error_handlers must be called before the application serves requests")
+    answers = Answers(status)
+
+    async def answer(request: Request, error: Exception) -> Response:
+        if not isinstance(request, Request):  # pyright: ignore[reportUnnecessaryIsInstance] - a websocket
+            raise error
+        session = getattr(request.app.state, STATE, None)
+        refusal = answers.to(error, session=session, route=route_of(request))
+        if refusal is None:
+            raise error
+        return JSONResponse({"detail": refusal.detail}, refusal.status, refusal.headers)
+
+    for cls in ANSWERED:
+        app.exception_handlers.setdefault(cls, answer)
+
+
 def health(*, within: Seconds = 5.0) -> Callable[[Request], Awaitable[PlainTextResponse]]:
     """An endpoint for a health probe: 200 if event loop and server answer in time, else 503.
 
@@ -142,8 +204,9 @@ class Locked(params.Depends):
 
     If the lock cannot be acquired, the answer is 423, or the `status` you chose, with `Retry-After`: the
     seconds for which handlers of this process have held that name lately, as a median. Where Redis does not
-    answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500. A client that
-    hangs up while it waits leaves the queue. An error that the handler itself raises is never replaced.
+    answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500, or that of
+    `install_error_handlers`. A client that hangs up while it waits leaves the queue. An error that the
+    handler itself raises is never replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or those that
@@ -161,7 +224,7 @@ class Locked(params.Depends):
             15 holds of that name by handlers of this process, else of names of the same template; 1 s where
             there were none. It is at least 1 s, and not more than the time that the holder's lease has left.
         detail: Text of that answer.
-        **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `metadata`.
+        **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.

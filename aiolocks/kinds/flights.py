@@ -196,10 +196,12 @@ async def share(
     keeping: Keeping,
     serializer: Serializer,
     fingerprint: str,
+    spares: bool,
 ) -> T:
     """The value of a key, for one caller; a value that is due is replaced in the background.
 
-    `limit` is the seconds to wait for the run of another caller; None without end.
+    `limit` is the seconds to wait for the run of another caller; None without end. `spares` is that of
+    `Making`.
     """
 
     def begin(slot: Hashable, *, anew: int | None = None) -> Flight:
@@ -212,6 +214,7 @@ async def share(
             serializer=serializer,
             fingerprint=fingerprint,
             anew=anew,
+            spares=spares,
         )
         return Flight(engine, slot, name, making, fingerprint=fingerprint, anew=anew)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import math
@@ -18,7 +19,7 @@ from ..lock.options import LARGEST_VALUE, Options
 from ..lock.term import NEVER
 from ..transport.commands.flight import Leaving, Left
 from .keeping import Keeping
-from .outcomes import VALUE, Outcome, comes_of_cancellation
+from .outcomes import NOT_KEPT, VALUE, Outcome, comes_of_cancellation
 from .runs import GrantTime, ended_at, runs
 from .serializers import Serializer
 
@@ -44,6 +45,7 @@ class Making:
     Args:
         anew: Fencing token of the run whose value this call replaces, while callers get that value; None if
             callers wait for the value of this call.
+        spares: The value is that of a cache: where it cannot be kept, it is made again.
 
     Attributes:
         busy: Done once a run goes on, here or elsewhere.
@@ -67,7 +69,9 @@ class Making:
         "_made_at",
         "_name",
         "_runs",
+        "_runs_of",
         "_serializer",
+        "_spares",
         "abandoned",
         "begun",
         "busy",
@@ -85,6 +89,7 @@ class Making:
         serializer: Serializer,
         fingerprint: str,
         anew: int | None,
+        spares: bool,
     ) -> None:
         self._engine = engine
         self._name = name
@@ -92,16 +97,18 @@ class Making:
         self._keeping = keeping
         self._serializer = serializer
         self._anew = anew
-        self._commands, self._binding = runs(
+        self._spares = spares
+        self._runs_of = functools.partial(
+            runs,
             engine,
             "singleflight",
             "SingleFlight",
             name,
             options=options,
             fingerprint=fingerprint,
-            ahead=keeping.ahead(),
             anew=anew,
         )
+        self._commands, self._binding = self._runs_of(ahead=keeping.ahead())
         # The commands have this future, and not this object: a cycle would be left to the garbage collector.
         self.busy: asyncio.Future[Any] = engine.loop.create_future()
         self._commands.busy = self.busy
@@ -131,7 +138,10 @@ class Making:
     @property
     def keeps(self) -> bool:
         """Whether the work was done, and the server must know of it for as long as `keep`."""
-        return self._keeping.kept and self._made is not None and self._made.done
+        made = self._made
+        return (
+            self._keeping.kept and made is not None and made.done and (made.tag == VALUE or not self._spares)
+        )
 
     async def make(self) -> Outcome | None:
         """Runs the call, unless another run has left its result; None if another call replaces the value.
@@ -140,6 +150,7 @@ class Making:
             LockError: There is no value, neither ours nor another one.
         """
         trouble: LockError | None = None
+        missed = False
         for _ in range(_MOST_LOSSES):
             try:
                 self._engine.check_usable()
@@ -148,6 +159,10 @@ class Making:
                 # Our own, if it was not confirmed: then we have the very object.
                 if self._made is not None and left.run in self._runs:
                     return self._own(self._made.confirmed(left))
+                if self._spares and left.tag == NOT_KEPT and not missed and self._made is None:
+                    missed = True  # that run could not keep its value: this caller makes one
+                    self._ask_anew()
+                    continue
                 self.ended_at = ended_at(self._engine, left, asked=self._asked)
                 return Outcome.of_another(self._name, left, self._serializer)
             except LockError as error:
@@ -162,6 +177,12 @@ class Making:
             trouble = ended
         assert trouble is not None
         return self._own(self._unpublished(trouble))
+
+    def _ask_anew(self) -> None:
+        """As a caller that was not told of any run yet."""
+        self._commands, self._binding = self._runs_of(ahead=self._keeping.ahead())
+        self._commands.busy = self.busy
+        self._asked = self._engine.now()
 
     def _own(self, outcome: Outcome) -> Outcome:
         """The outcome of our own call, whose publication may have taken longer than it may be given."""
@@ -202,7 +223,7 @@ class Making:
             if refused and await self._told(lease, made):
                 return made
             refused = self._engine.now() < deadline  # if the lease has ended meanwhile, a new one may tell it
-        return self._unpublished(error) if refused or not self.keeps else error
+        return self._unpublished(error) if refused or self._spares or not self.keeps else error
 
     async def _told(self, lease: Lease, outcome: Outcome) -> bool:
         """Whether the run, which was not ended, has ended with that."""
@@ -273,20 +294,22 @@ class Making:
             log.log(
                 level, "singleflight %r: others cannot have the value of the call: %s", self._name, because
             )
-        return Outcome.not_kept(self._name, value, because, raises=self._keeping.kept)
+        # Nobody waits for a value that replaces another one: the log says that there is none.
+        raises = self._keeping.kept and (not self._spares or self._anew is not None)
+        return Outcome.not_kept(self._name, value, because, raises=raises)
 
     def _publish(self, lease: Lease, outcome: Outcome) -> None:
         """Publishes the result, with the release."""
         granted = self._grant_time
         assert granted is not None
         fresh_ms = keep_ms = 0
-        if outcome.done and self._keeping.kept:
+        if outcome.done and self._keeping.kept and (outcome.tag == VALUE or not self._spares):
             # Shorter, so that no caller gets a value that is older than `keep` and `stale` allow.
             fresh_ms = self._keeping.fresh_ms() - math.ceil(granted.unsure * 1000)
             keep_ms = max(0, fresh_ms + self._keeping.stale_ms)
             fresh_ms = max(0, fresh_ms)
         self._lasts = keep_ms / 1000
-        spares = self._anew is not None and outcome.tag != VALUE
+        pauses = self._anew is not None and outcome.tag != VALUE
         self._commands.leave(
             Leaving(
                 token=lease.token,
@@ -297,7 +320,7 @@ class Making:
                 fresh_ms=fresh_ms,
                 keep_ms=keep_ms,
                 cost_ms=self._cost_ms,
-                pause_ms=milliseconds(PAUSE) if spares else None,
+                pause_ms=milliseconds(PAUSE) if pauses else None,
             )
         )
 
@@ -305,7 +328,8 @@ class Making:
         """The work was done: callers here get its value, whatever the others can be told."""
         if self._made is None:
             raise error
-        again = _DONE_AGAIN if self.keeps else ""
+        must = self.keeps and not self._spares
+        again = _DONE_AGAIN if must else ""
         if self._anew is None:
             log.log(
                 self._engine.log_level(error),
@@ -314,6 +338,6 @@ class Making:
                 again,
                 error,
             )
-        if not self.keeps:
+        if not must:
             return self._made
         return Outcome.not_kept(self._name, self._made.value, error, raises=True, hint=_DONE_AGAIN)

@@ -8,8 +8,9 @@ import json
 from types import TracebackType
 from typing import Any, Final, final
 
-from ..errors import LockError, RemoteCallError, ResultNotKeptError
+from ..errors import RemoteCallError, ResultNotKeptError
 from ..transport.commands.flight import Left
+from .httperrors import answer_of, error_of, told_by
 from .serializers import Serializer
 
 VALUE: Final = "v"
@@ -17,6 +18,9 @@ ERROR: Final = "e"
 NOT_KEPT: Final = "n"
 _LONGEST_MESSAGE: Final = 8192
 """Characters: a message may quote whatever was being worked on."""
+
+_AND_ANSWER: Final = "\0"
+"""Between a message and the answer that an error of a framework is: older versions show it as it is."""
 
 
 @final
@@ -85,11 +89,11 @@ class Outcome:
         if left.tag == VALUE:
             value = serializer.loads(left.payload)
             return cls(VALUE, left.payload, value=value, error=None, due=due)
-        error: LockError
+        error: Exception
         if left.tag == NOT_KEPT:
             error = ResultNotKeptError(key, _reason(left.payload))
         else:
-            error = RemoteCallError(*json.loads(left.payload))
+            error = _raised_elsewhere(left.payload)
         return cls(left.tag, left.payload, error=error, due=due)
 
     def confirmed(self, left: Left) -> Outcome:
@@ -129,5 +133,22 @@ def _told(error: BaseException) -> bytes:
         message = str(error)
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + "…"
+    with contextlib.suppress(Exception):
+        if answer := answer_of(error):
+            message += _AND_ANSWER + answer
     cls = type(error)
     return json.dumps([f"{cls.__module__}.{cls.__qualname__}", message]).encode("ascii")
+
+
+def _raised_elsewhere(payload: bytes) -> Exception:
+    type_name, message = json.loads(payload)
+    before, _, answer = message.rpartition(_AND_ANSWER)
+    told = told_by(answer)
+    if told is None:
+        return RemoteCallError(type_name, message)
+    remote = RemoteCallError(type_name, before)
+    error = error_of(told)
+    if error is None:
+        return remote
+    error.__cause__ = remote
+    return error

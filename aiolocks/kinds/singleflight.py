@@ -117,7 +117,8 @@ class SingleFlight:
 
         Where the call was made in this session, by whichever `SingleFlight`, all who wait here get the very
         object, and joining costs no request. From elsewhere comes what the serializer makes of it, and an
-        error as `RemoteCallError`.
+        error as `RemoteCallError`; an `HTTPException` of FastAPI, Starlette or aiohttp as one with the same
+        status, detail and headers, if the process has loaded one of them.
 
         A value that is due (`stale`, `early`) is returned at once, and replaced in the background. One
         session then runs its caller's `fn` in the background, also after that caller has gone; the end of
@@ -151,7 +152,7 @@ class SingleFlight:
                 others get it for as long as `keep`, and the function does not run again. Without `keep`
                 callers in that session get the value, and the error is for waiters elsewhere. If
                 Redis could not even be told that the work was done, the error says that a new call may do it
-                again.
+                again. With `stale` or `early` it is a cache: see the decorator.
             LockLostError: The lease was lost three times, each time while the function ran.
             BackendError: Redis refused for good, or gave no answer at all for `ttl` seconds. Not once the
                 function has ended: then its callers here get its value, with `keep` as the value of a
@@ -164,11 +165,25 @@ class SingleFlight:
         otherwise. A value that must be kept is published also when no caller waits any more. Limit the wait
         with `asyncio.timeout()`.
         """
+        return await self._do(
+            key, fn, fingerprint, blocking_timeout, keep=keep, stale=stale, early=early, jitter=jitter
+        )
+
+    async def _do(
+        self,
+        key: str,
+        fn: Callable[[], Awaitable[T]],
+        fingerprint: str | bytes | None,
+        blocking_timeout: Seconds | None,
+        *,
+        caches: bool = False,
+        **times: Any,
+    ) -> T:
         name = lock_name(key, "key")
         check_function(fn)
         digest = digest_of(fingerprint)
         limit = optional_seconds("blocking_timeout", blocking_timeout)
-        keeping = self._keeping.but(keep=keep, stale=stale, early=early, jitter=jitter)
+        keeping = self._keeping.but(**times)
         return await share(
             engine_of(self._source, self),
             name,
@@ -178,6 +193,8 @@ class SingleFlight:
             keeping=keeping,
             serializer=self._serializer,
             fingerprint=digest,
+            # An idempotency key is asked for by `do`, and never with these.
+            spares=caches or keeping.stale > 0 or keeping.early > 0,
         )
 
     def __call__(
@@ -197,7 +214,9 @@ class SingleFlight:
         async def report(user_id: int) -> dict[str, Any]: ...
         ```
 
-        Each call raises what `do` raises; cancelled, it does what `do` does.
+        Each call raises what `do` raises, but no `ResultNotKeptError`: it is a cache. Where the value cannot
+        be kept, the log says so in a warning, the callers in this session get the value, and other callers
+        run the function. Cancelled, it does what `do` does.
 
         Args:
             key: The key that calls must have in common to share a run. Each field in braces is the value of
@@ -235,10 +254,12 @@ class SingleFlight:
             async def sharing(*args: P.args, **kwargs: P.kwargs) -> T:
                 of_call = name if names is None else names.of(args, kwargs)[0]
                 call = functools.partial(function, *args, **kwargs)
-                return await self.do(
+                return await self._do(
                     of_call,
                     call,
-                    blocking_timeout=blocking_timeout,
+                    None,
+                    blocking_timeout,
+                    caches=True,
                     keep=keep,
                     stale=stale,
                     early=early,

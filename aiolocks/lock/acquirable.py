@@ -440,12 +440,28 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
             raise TypeError(
                 f"{type(self).__name__} decorates a coroutine function (async def), not {function!r}"
             )
-        names = names_of_calls(self._all_names(), function)
+        lock_of = locks_of_calls(self, function)
 
         @functools.wraps(function)
         async def holding(*args: P.args, **kwargs: P.kwargs) -> R:
-            lock = self if names is None else self._renamed(names.of(args, kwargs))
-            async with lock.acquire():
+            async with lock_of(args, kwargs).acquire():
                 return await function(*args, **kwargs)
 
         return holding
+
+
+AcquirableT = TypeVar("AcquirableT", bound=Acquirable[Any])
+
+
+def locks_of_calls(
+    lock: AcquirableT, function: Callable[..., object]
+) -> Callable[[tuple[Any, ...], dict[str, Any]], AcquirableT]:
+    """Gives the lock of a call of the function that it decorates, by the arguments of the call.
+
+    Raises:
+        TypeError, ValueError: As a decorator does.
+    """
+    names = names_of_calls(lock._all_names(), function)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module, as below
+    if names is None:
+        return lambda args, kwargs: lock  # noqa: ARG005 - as the other one
+    return lambda args, kwargs: lock._renamed(names.of(args, kwargs))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

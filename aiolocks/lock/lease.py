@@ -733,8 +733,8 @@ class Possession:
         if cancelled_by is None:
             try:
                 await releasing.ended()
-            except asyncio.CancelledError as error:
-                await hold_up(releasing.ended, error)
+            except asyncio.CancelledError as cancelled:
+                await hold_up(releasing.ended, cancelled)
         else:
             await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:

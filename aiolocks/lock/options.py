@@ -354,6 +354,7 @@ class LockOptions(TypedDict, total=False):
     max_hold: Seconds | None
     on_lost: OnLost
     metadata: Metadata | None
+    grace: Seconds
 
 
 def not_for_locks(options: Mapping[str, object]) -> dict[str, object]:

@@ -125,3 +125,48 @@ def test_what_is_given_is_looked_at() -> None:
     with pytest.raises(TypeError, match="did you mean"):
         Limited("exports", of_the_tenant, timeout=5)  # type: ignore[call-arg]
     assert isinstance(Limited("exports", of_the_tenant), type(Depends()))
+
+
+@pytest.mark.parametrize(
+    ("options", "of_all", "of_one"),
+    [
+        ({}, (503, "1", FULL), (429, "1", TOO_MANY)),
+        ({"status": 409}, (409, "1", FULL), (409, "1", TOO_MANY)),
+        ({"retry_after": 30}, (503, "30", FULL), (429, "30", TOO_MANY)),
+        ({"retry_after": lambda error: len(error.full) + 0.5}, (503, "4", FULL), (429, "9", TOO_MANY)),
+        ({"retry_after": lambda error: None}, (503, "1", FULL), (429, "1", TOO_MANY)),
+        ({"detail": "Later."}, (503, "1", "Later."), (429, "1", "Later.")),
+    ],
+)
+async def test_the_answer_is_the_users_choice(
+    session: Session, options: Any, of_all: tuple[int, str, str], of_one: tuple[int, str, str]
+) -> None:
+    app = FastAPI(lifespan=session_lifespan(session))
+
+    @app.get("/export", dependencies=[Limited("exports", of_the_tenant, **options)])
+    async def export() -> None: ...
+
+    async with uvicorn_serves(app) as url, httpx.AsyncClient(base_url=url) as client:
+
+        async def answer(tenant: str) -> tuple[int, str, str]:
+            refused = await client.get("/export", headers={"tenant": tenant})
+            return refused.status_code, refused.headers["Retry-After"], refused.json()["detail"]
+
+        async with Limits(session, "exports", {"all": 2, "tenant:a": 1}):
+            assert await answer("a") == of_one
+            async with Limits(session, "exports", {"all": 2}):
+                assert await answer("b") == of_all
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"status": 404}, ValueError),
+        ({"retry_after": -1}, ValueError),
+        ({"detail": 7}, TypeError),
+        ({"grace": 20}, ValueError),
+    ],
+)
+def test_what_the_user_chooses_is_checked(options: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(options))):
+        Limited("exports", of_the_tenant, **options)

@@ -17,6 +17,7 @@ Parts = dict[str, tuple[str, str]]
 PARTS: Parts = {
     "cli": ("aiolocks.cli", "the commands"),
     "contrib": ("aiolocks.contrib", "frameworks, databases, metrics"),
+    "sync": ("aiolocks.sync", "the locks for threads"),
     "testing": ("aiolocks.testing", "a private server, pytest"),
     "kinds": ("aiolocks.kinds", "one kind of lock in each file"),
     "inspect": ("aiolocks.inspect", "locks and waiters, deadlocks"),

@@ -42,6 +42,7 @@ from redis.asyncio import Redis, RedisCluster
 
 from aiolocks import Session
 from aiolocks.cli.app import app
+from aiolocks.sync import Session as SyncSession
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import blocking
 from tests.docs.markdown import Block, Page, read
@@ -107,6 +108,8 @@ class Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for opened in [value for value in self._namespace.values() if isinstance(value, SyncSession)]:
+            opened.close()
         with self._runner as runner:
             runner.run(self._close())
 

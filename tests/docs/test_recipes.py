@@ -50,6 +50,7 @@ LEFT_OUT = {
     "first-lock": ITS_OWN,
     "redlock": "its servers are its own, and it kills them itself",
     "run-the-examples": ITS_OWN,
+    "threads": "it is for threads without an event loop: tests/sync has its faults",
     "taskiq": "`run_receiver_task` of taskiq may swallow a cancellation; its worker is one of `PROGRAMS`",
     "README/first.py": ITS_OWN,
     "README/test_orders.py": TO_COPY,
@@ -98,12 +99,16 @@ SERVICES = [
     Service("leadership", "aiohttp_app.py", lock="'aiohttp-scheduler'", app="application"),
     Service("schedule", "nightly = Schedule", "async def lifespan", lock="'nightly'", app="app"),
     Service(
-        "fastapi", "shop.py", "of_the_customer", "three at a time", "of_the_tenant", "/exports", "body_first",
+        "fastapi", "shop.py", "of_the_customer", "three at a time", "of_the_tenant", "/exports",
+        "install_error_handlers(app)", "body_first",
         app="app",
-        handlers=["pack", "label", "invoice", "book", "report", "prices", "build", "export", "put"],
+        handlers=[
+            "pack", "label", "invoice", "book", "report", "prices", "build", "export", "refund", "put",
+        ],
         calls=[
             "POST /orders/7/parcels", "POST /orders/7/label", "POST /invoices", "POST /seats",
-            "GET /reports/a", "GET /prices", "POST /datasets", "POST /exports", "PUT /blobs/a",
+            "GET /reports/a", "GET /prices", "POST /datasets", "POST /exports", "POST /orders/7/refund",
+            "PUT /blobs/a",
         ],
     ),
     Service("fastapi", "locks.py", app="app", calls=["await update_prices()"]),
@@ -121,6 +126,7 @@ for handler in (invoice, book, report, prices, export):
             "POST /prices", "POST /export",
         ],
     ),
+    Service("aiohttp", "refunds.py", app="app", handlers=["refund"], calls=["POST /orders/7/refund"]),
     Service("aiohttp", "locks.py", app="app", calls=["await update_prices()"]),
     Service("accept-a-payment-once", "payments.py", app="app", handlers=["pay"], calls=["POST /payments"]),
     Service(

@@ -15,6 +15,7 @@ import griffe
 import pytest
 
 import aiolocks
+import aiolocks.sync
 import aiolocks.testing
 from aiolocks import Lock, Session
 from aiolocks.cli import exits
@@ -74,6 +75,7 @@ def test_it_has_every_public_name() -> None:
     public = {f"aiolocks.{name}" for name in {*aiolocks.__all__} - {*aiolocks.errors.__all__, "__version__"}}
     public.remove("aiolocks.LockEvent")  # a table of its own
     public |= {f"aiolocks.testing.{name}" for name in aiolocks.testing.__all__}
+    public |= {f"aiolocks.sync.{name}" for name in aiolocks.sync.__all__}
     contrib = {name for name in described if name.startswith("aiolocks.contrib.")}
     assert public == described - contrib - {"aiolocks.errors"}
 

@@ -38,7 +38,7 @@ def test_the_tests_that_are_named_are_there(page: str, fewest: int) -> None:
     named = [row.split("|")[-2] for row in rows if "`" in row.split("|")[-2]]
     assert len(named) >= fewest
     for cell in named:
-        files = re.findall(r"`((?:adversity|simulation|lua|unit)/[\w.]*)`", cell)
+        files = re.findall(r"`((?:adversity|simulation|lua|unit|sync)/[\w.]*)`", cell)
         assert files, cell
         sources = [source for file in files for source in sources_of(ROOT / "tests" / file)]
         text = "".join(source.read_text(encoding="utf-8") for source in sources)

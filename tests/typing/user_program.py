@@ -46,9 +46,17 @@ from aiolocks import (
     UpgradableLease,
     WaiterInfo,
     WriterLease,
+    sync,
 )
-from aiolocks.contrib.aiohttp import LEASE, SESSION, locked
-from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan, session_of
+from aiolocks.contrib.aiohttp import LEASE, SESSION, error_middleware, locked
+from aiolocks.contrib.fastapi import (
+    Limited,
+    Locked,
+    current_session,
+    install_error_handlers,
+    session_lifespan,
+    session_of,
+)
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
 
 
@@ -290,3 +298,42 @@ async def alike(redis: Redis) -> None:
     async with lock, RedisPyLock(redis, "name", timeout=5, auto_renew=True) as held:
         assert_type(held, RedisPyLock)
         assert_type(await held.acquire(blocking=False), bool)
+
+
+def of_threads(url: str) -> None:
+    locks = sync.Session.from_url(url, prefix="shop")
+    with locks.lock("a", ttl=10, blocking_timeout=2, on_lost=print) as lease:
+        assert_type(lease, sync.Lease)
+        assert_type(lease.owned(), bool)
+    assert_type(locks.fairlock("a").try_acquire(), sync.Lease | None)
+    assert_type(locks.multilock(["a", "b"]).acquire(), sync.Lease)
+    assert_type(locks.semaphore("a", 3).acquire(2), sync.Lease)
+    assert_type(locks.limits("a", {"all": 1}).in_use(), dict[str, int])
+    with locks.reentrantlock("a") as nested:
+        assert_type(nested.depth, int)
+    with locks.rwlock("a").upgradable as upgradable, upgradable.upgrade(blocking_timeout=1) as writer:
+        assert_type(writer, sync.WriterLease)
+    with locks.rangelock("a").upgradable(0, 9) as range_, range_.upgrade(1, 2) as range_writer:
+        assert_type(range_writer, sync.RangeWriterLease)
+    assert_type(locks.redlock([locks, locks], "a"), sync.Lock[sync.Lease])
+
+    @locks.lock("order:{order}")
+    def ship(order: int, *, express: bool = False) -> str:
+        return f"{order} {express}"
+
+    assert_type(ship(7, express=True), str)
+    assert_type(locks.call(lambda session: session.inspect("a")), list[LockInfo])
+    locks.lock("a", on_lost="cancel")  # type: ignore[arg-type]
+    locks.lock("a", timeout=3)  # type: ignore[arg-type]
+    locks.fairlock("a", fair=True)  # type: ignore[arg-type]
+    ship("x")  # type: ignore[arg-type]
+
+
+def handled(app: FastAPI) -> web.Application:
+    install_error_handlers(app, status=409)
+    Limited(
+        "exports", lambda: {"all": 1}, status=429, retry_after=lambda error: 2.0, detail="Later.", grace=2
+    )
+    Locked("it", grace=2)
+    web.Application(middlewares=[error_middleware(status=409)])
+    return web.Application(middlewares=[error_middleware])

@@ -1,0 +1,45 @@
+"""Locks for threads: scripts, Celery, RQ, Django and all other programs that have no event loop.
+
+```python
+from aiolocks.sync import Session
+
+locks = Session.from_url("redis://localhost:6379", prefix="shop")
+
+with locks.lock("order:17", blocking_timeout=2) as lease:
+    ...
+```
+"""
+
+from __future__ import annotations
+
+from .locks import (
+    Lease,
+    Limits,
+    Lock,
+    RangeLease,
+    RangeLock,
+    RangeUpgradableLease,
+    RangeWriterLease,
+    ReentrantLease,
+    RWLock,
+    Semaphore,
+    UpgradableLease,
+    WriterLease,
+)
+from .session import Session
+
+__all__ = [
+    "Lease",
+    "Limits",
+    "Lock",
+    "RWLock",
+    "RangeLease",
+    "RangeLock",
+    "RangeUpgradableLease",
+    "RangeWriterLease",
+    "ReentrantLease",
+    "Semaphore",
+    "Session",
+    "UpgradableLease",
+    "WriterLease",
+]

@@ -1,0 +1,523 @@
+"""A session for threads: it makes the locks, and has the event loop of aiolocks do their work."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Literal, Never, Self, TypeVar, Unpack, final
+
+from .. import Session as AsyncSession
+from ..kinds.fairlock import FairLock as AsyncFairLock
+from ..kinds.limits import Limits as AsyncLimits
+from ..kinds.lock import Lock as AsyncLock
+from ..kinds.multilock import MultiLock as AsyncMultiLock
+from ..kinds.rangelock import RangeLock as AsyncRangeLock
+from ..kinds.redlock import Redlock as AsyncRedlock
+from ..kinds.reentrant import ReentrantLock as AsyncReentrantLock
+from ..kinds.rwlock import RWLock as AsyncRWLock
+from ..kinds.semaphore import Semaphore as AsyncSemaphore
+from ..lock.context import SessionOptions
+from ..lock.options import Metadata, Seconds, reject_unknown
+from ..lock.statistics import SessionStatistics
+from .link import Link
+from .locks import Lease, Limits, Lock, OnLost, RangeLock, ReentrantLease, RWLock, Semaphore
+from .misuse import SyncOnly
+
+T = TypeVar("T")
+
+_IGNORE: Final = "ignore"
+"""A thread cannot be cancelled: `on_lost` is a function here, and its asynchronous lock cancels nobody."""
+
+_MEANT: Final = {
+    "grace": "lease.remaining(): a thread cannot be cancelled ahead of the end of its lease",
+    "steal": "session.call(lambda session: session.force_release(name))",
+}
+
+
+@final
+class Session(SyncOnly):
+    """The state that all locks of a program of threads share: for scripts, Celery, RQ, Django and the like.
+
+    ```python
+    locks = Session.from_url("redis://localhost:6379", prefix="shop")  # at import: there is no I/O
+
+    with locks.lock("order:17", ttl=10, blocking_timeout=2) as lease:
+        ...  # no other thread or process has it
+        lease.ensure_held()  # right before what must not be done twice
+    ```
+
+    It excludes the locks of an `aiolocks.Session` of the same server and prefix, and of other processes. One
+    event loop in a thread of its own does the work of all sessions of the process: it begins with the first
+    use, renews the leases while the threads work, and ends with the last session that is closed, or with the
+    program. Any number of threads may use the session.
+
+    A forked process connects anew when it uses the session, and has no part in the leases of its parent.
+
+    An exception that comes while a thread waits, whoever raises it (Ctrl-C, the time limit of a Celery task
+    or an RQ job), ends the wait, and nothing stays held. At the end of a program, what its threads still hold
+    is released; after `os._exit` or a kill, the ttl frees it.
+
+    Needs threads of the operating system: gevent and eventlet are refused.
+    """
+
+    _elsewhere = "use it in a forked process, or make one there"
+
+    __slots__ = ("_link",)
+
+    def __init__(self, source: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> None:
+        self._link = Link(source, options)
+
+    @classmethod
+    def from_url(cls, url: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> Session:
+        """A session with a client of its own, which connects when it is first used.
+
+        Args:
+            url: A URL as `aiolocks.Session.from_url` takes it: also of a cluster or of Sentinel. Or a
+                function that makes a client of `redis.asyncio` or `valkey.asyncio`, for what no URL can say.
+                It is called in each process that uses the session.
+            **options: Options of the session, as of `aiolocks.Session`. Listeners are called in the thread of
+                the event loop: they must not block.
+
+        Raises:
+            TypeError, ValueError: An argument is not as it should be, or the URL names no server.
+            ConfigurationError: gevent or eventlet has replaced threads.
+        """
+        return cls(url, **options)
+
+    def __enter__(self) -> Self:
+        self._link.open()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._link.close()
+
+    def close(self) -> None:
+        """Ends the session, as leaving its `with` does. Idempotent; only `with` opens it again.
+
+        Waiters get `SessionClosedError`. What other threads hold is lost to them, and they have at most 1 s
+        to leave their blocks: what is held longer than that is free when its ttl has passed.
+        """
+        self._link.close()
+
+    def statistics(self) -> SessionStatistics:
+        """Counts: the leases and waiters of this session now, and its work so far. No I/O."""
+        return self._link.session().statistics()
+
+    def call(self, function: Callable[[AsyncSession], Awaitable[T]], /) -> T:
+        """Calls a coroutine function with the asynchronous session, in the event loop, and waits for its end.
+
+        For all that has no method here:
+
+        ```python
+        held = locks.call(lambda session: session.inspect("order:*"))
+        number = locks.call(lambda session: FencedRegister(session, "stock").read())
+        ```
+
+        Args:
+            function: Called in the thread of the event loop: what it does must not block.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            SessionClosedError: The session is closed.
+            RuntimeError: An event loop runs in this thread.
+            TypeError: The function gives nothing that can be awaited.
+
+        It raises what the function raises. An exception that interrupts it cancels what the function awaits.
+        """
+        link = self._link
+
+        async def work() -> T:
+            awaitable: object = function(link.session())
+            if not inspect.isawaitable(awaitable):
+                raise TypeError(
+                    "call() takes a coroutine function of the asynchronous session, as in "
+                    f"locks.call(lambda session: session.inspect()), and {function!r} gave {awaitable!r}"
+                )
+            result: T = await awaitable
+            return result
+
+        return link.ask(work)
+
+    # -- the kinds of locks
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        replicas: int = 0,
+        at_least: Seconds = 0.0,
+        **unknown: Never,
+    ) -> Lock[Lease]:
+        """One holder at a time, as `aiolocks.Lock`. It is not reentrant.
+
+        Args:
+            name: Any non-empty str of at most 1 KiB in UTF-8. As a decorator, a template such as
+                `"order:{order_id}"`.
+            ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years.
+            blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
+            auto_renew: Whether the lease is renewed while its holder lives.
+            max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
+            on_lost: A function that is called with the `LockLostError` when the lease is lost, in a thread of
+                its own; such as one that sets an event at which the work looks. What it raises is logged.
+            metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
+            replicas: How many replicas must have a grant before it counts.
+            at_least: Seconds after the grant for which nobody else gets the name, even if the lease is
+                released sooner.
+
+        Raises:
+            TypeError, ValueError: An argument is not as it should be; before any I/O.
+        """
+        reject_unknown("lock()", unknown, _MEANT)
+        return Lock(
+            self._link,
+            lambda session: AsyncLock(
+                session,
+                name,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+                replicas=replicas,
+                at_least=at_least,
+            ),
+            Lease,
+            on_lost,
+        )
+
+    def fairlock(
+        self,
+        name: str,
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        replicas: int = 0,
+        at_least: Seconds = 0.0,
+        **unknown: Never,
+    ) -> Lock[Lease]:
+        """A lock that waiters get in the order in which they asked for it, as `aiolocks.FairLock`.
+
+        Options are those of `lock`.
+        """
+        reject_unknown("fairlock()", unknown, _MEANT)
+        return Lock(
+            self._link,
+            lambda session: AsyncFairLock(
+                session,
+                name,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+                replicas=replicas,
+                at_least=at_least,
+            ),
+            Lease,
+            on_lost,
+        )
+
+    def reentrantlock(
+        self,
+        name: str,
+        *,
+        owner: str | None = None,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        **unknown: Never,
+    ) -> Lock[ReentrantLease]:
+        """A lock that its holder may acquire again, as `aiolocks.ReentrantLock`.
+
+        The owner is the thread that acquires it. Other options are those of `lock`.
+
+        Args:
+            name: As of `lock`.
+            owner: The owner, as a non-empty str of at most 1 KiB; None for the thread that acquires.
+        """
+        reject_unknown("reentrantlock()", unknown, _MEANT)
+        return Lock(
+            self._link,
+            lambda session: AsyncReentrantLock(
+                session,
+                name,
+                owner=owner,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+            ),
+            ReentrantLease,
+            on_lost,
+        )
+
+    def multilock(
+        self,
+        names: Iterable[str],
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        **unknown: Never,
+    ) -> Lock[Lease]:
+        """The locks of several names, all of them or none, as `aiolocks.MultiLock`.
+
+        Other options are those of `lock`.
+
+        Args:
+            names: 1 to 1000 names, in any order; one that is given twice counts once.
+        """
+        reject_unknown("multilock()", unknown, _MEANT)
+        given = names if isinstance(names, (str, bytes)) or not isinstance(names, Iterable) else [*names]  # pyright: ignore[reportUnnecessaryIsInstance]
+        return Lock(
+            self._link,
+            lambda session: AsyncMultiLock(
+                session,
+                given,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+            ),
+            Lease,
+            on_lost,
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        value: int,
+        *,
+        fair: bool = False,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        replicas: int = 0,
+        **unknown: Never,
+    ) -> Semaphore:
+        """A number of permits, which any number of processes share, as `aiolocks.Semaphore`.
+
+        Other options are those of `lock`.
+
+        Args:
+            name: As of `lock`.
+            value: How many permits there are, 1 to 2**31.
+            fair: Whether waiters get permits in the order in which they asked.
+        """
+        reject_unknown("semaphore()", unknown, _MEANT)
+        return Semaphore(
+            self._link,
+            lambda session: AsyncSemaphore(
+                session,
+                name,
+                value,
+                fair=fair,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+                replicas=replicas,
+            ),
+            Lease,
+            on_lost,
+        )
+
+    def limits(
+        self,
+        name: str,
+        keys: Mapping[str, int],
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        replicas: int = 0,
+        **unknown: Never,
+    ) -> Limits:
+        """A permit of each of several keys, or none, as `aiolocks.Limits`.
+
+        Other options are those of `lock`.
+
+        Args:
+            name: As of `lock`. Limits of different names share nothing.
+            keys: 1 to 8 keys, each with its cap: how many leases may hold that key, 1 to 2**31.
+        """
+        reject_unknown("limits()", unknown, _MEANT)
+        return Limits(
+            self._link,
+            lambda session: AsyncLimits(
+                session,
+                name,
+                keys,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+                replicas=replicas,
+            ),
+            Lease,
+            on_lost,
+        )
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        replicas: int = 0,
+        **unknown: Never,
+    ) -> RWLock:
+        """Many readers at a time, or one writer, as `aiolocks.RWLock`: `with locks.rwlock("stock").reader:`.
+
+        Options are those of `lock`.
+        """
+        reject_unknown("rwlock()", unknown, _MEANT)
+        return RWLock(
+            self._link,
+            lambda session: AsyncRWLock(
+                session,
+                name,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+                replicas=replicas,
+            ),
+            on_lost,
+        )
+
+    def rangelock(
+        self,
+        name: str,
+        *,
+        bounds: Literal["[)", "[]"] = "[)",
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        **unknown: Never,
+    ) -> RangeLock:
+        """Many readers or one writer on each interval, as `aiolocks.RangeLock`.
+
+        `with locks.rangelock("book:7").writer(10, 20):`. Other options are those of `lock`.
+
+        Args:
+            name: As of `lock`.
+            bounds: `"[)"`: an interval is without its upper end; `"[]"`: with it.
+        """
+        reject_unknown("rangelock()", unknown, _MEANT)
+        return RangeLock(
+            self._link,
+            lambda session: AsyncRangeLock(
+                session,
+                name,
+                bounds=bounds,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+            ),
+            on_lost,
+        )
+
+    def redlock(
+        self,
+        others: Sequence[Session],
+        name: str,
+        *,
+        node_timeout: Seconds | None = None,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        metadata: Metadata | None = None,
+        **unknown: Never,
+    ) -> Lock[Lease]:
+        """One holder at a time, kept by a majority of several independent masters, as `aiolocks.Redlock`.
+
+        Other options are those of `lock`.
+
+        Args:
+            others: The sessions of the other masters, an even number of them: with this one they are an odd
+                number, at least 3.
+            name: As of `lock`. A `lock` of the same name does not know of it.
+            node_timeout: Seconds within which each master has to answer; less than the ttl. Default: a
+                twentieth of the ttl, at least 50 ms.
+        """
+        reject_unknown("redlock()", unknown, _MEANT)
+        given: object = others
+        if not isinstance(given, Sequence) or not all(isinstance(one, Session) for one in others):
+            raise TypeError(
+                f"others must be sessions of aiolocks.sync, one for each other master, not {others!r}"
+            )
+        links = [one._link for one in others]  # noqa: SLF001 - its own class
+        return Lock(
+            self._link,
+            lambda session: AsyncRedlock(
+                [session, *(link.session() for link in links)],
+                name,
+                node_timeout=node_timeout,
+                ttl=ttl,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                max_hold=max_hold,
+                on_lost=_IGNORE,
+                metadata=metadata,
+            ),
+            Lease,
+            on_lost,
+            links,
+        )
+
+    def __repr__(self) -> str:
+        if self._link.closed:
+            return "<sync Session closed>"
+        return f"<sync {repr(self._link.session())[1:]}"

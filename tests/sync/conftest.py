@@ -1,0 +1,57 @@
+"""A server for tests that have no event loop, and what they must leave behind: nothing."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from redis import Redis
+
+from aiolocks.sync import Session
+from aiolocks.testing import EmbeddedServer
+from tests.conftest import blocking
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(running: EmbeddedServer) -> Iterator[Redis]:
+    """A client for looking at the server from outside; it is empty, and no lock is on it after the test."""
+    with blocking(running.url) as client:
+        client.flushall()
+        yield client
+        wait_until(lambda: not held(client))
+        client.flushall()
+
+
+@pytest.fixture
+def url(running: EmbeddedServer, redis: Redis) -> str:
+    return running.url
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[Session]:
+    with Session.from_url(url, prefix="shop") as session:
+        yield session
+    assert not [thread for thread in threading.enumerate() if thread.name == "aiolocks-sync"]
+
+
+def held(redis: Redis) -> list[str]:
+    """The keys of what is held or waited for: all but what is remembered for a while."""
+    return sorted(
+        key.decode() for key in redis.scan_iter("*") if not re.search(rb"\.(fence|value|stolen):", key)
+    )
+
+
+def wait_until(true: Callable[[], object], within: float = 5.0) -> None:
+    end = time.monotonic() + within
+    while not true():
+        assert time.monotonic() < end, f"not true within {within} s"
+        time.sleep(0.005)
