@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast, final
@@ -558,6 +559,31 @@ class Session(AsyncOnly):
         self._engine = None
         self._joint = JointEngines()
         self._closed_unused = False
+
+    @contextmanager
+    def _redirected(self, make: Callable[[], Any]) -> Generator[None]:
+        """For the block, this session makes its clients by that function, as `from_url` does. For tests.
+
+        Raises:
+            RuntimeError: It is in use already; or it is still, where it cannot be closed from here.
+        """
+        if self._engine is not None and not (self._engine.left_behind or self._engine.closing):
+            raise RuntimeError("this session is in use already: redirect it before it is used")
+        before = self._own, self._engine, self._joint, self._closed_unused
+        own = self._own = OwnClient(make)
+        self._begin_anew()
+        try:
+            yield
+            if (engine := self._engine) is not None and not (engine.left_behind or engine.closing):
+                if engine.loop.is_running():
+                    raise RuntimeError(
+                        "this session is still in use: close it, or its application, before the block ends"
+                    )
+                # Between two tests, the loop of a framework for tests stands still.
+                engine.loop.run_until_complete(self.aclose())
+        finally:
+            own.forget()
+            self._own, self._engine, self._joint, self._closed_unused = before
 
     def _lead(self, sessions: tuple[Session, ...]) -> Engine:
         """The engine that does the work for several sessions at once, of which this is the first."""
