@@ -281,7 +281,7 @@ class Session(AsyncOnly):
         self._events = Events(listeners)
         self._engine: Engine | None = None  # from the first use on
         self._joint = JointEngines()
-        self._closed_unused = False
+        self._closed_unused: bool = False
 
     @property
     def _client(self) -> Any:

@@ -61,8 +61,8 @@ def aiolocks_serving(aiolocks_server: EmbeddedServer) -> Iterator[Callable[..., 
     if aiolocks_server.state is not ServerState.RUNNING:
         aiolocks_server.kill()
         aiolocks_server.__enter__()
-    with BlockingRedis.from_url(aiolocks_server.url) as client:
-        client.flushdb()
+    with BlockingRedis.from_url(aiolocks_server.url) as client:  # pyright: ignore[reportUnknownMemberType] - its **kwargs
+        client.flushdb()  # pyright: ignore[reportUnknownMemberType] - as above
     with ExitStack() as stack:
 
         def serving(*sessions: Session) -> None:
