@@ -12,9 +12,11 @@ from datetime import datetime
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Schedule, Tick
+from aiolocks import Lock, Schedule, Tick
 from tests.cli.conftest import Aiolocks
 from tests.cli.several import several
+from tests.conftest import Connect, OwnServer
+from tests.support.processes import ROOT
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")
@@ -110,7 +112,7 @@ async def test_nobody_keeps_it(aiolocks: Aiolocks, redis: Redis) -> None:
     )
     assert "  done  " in left.out
     assert (left.status, left.err) == (1, "aiolocks: no process keeps the schedule 'job' now\n")
-    said = "aiolocks: no process has kept a schedule 'other' under the prefix 'aiolocks'\n"
+    said = "aiolocks: no process has kept a schedule 'other' under the prefix 'aiolocks'; there are job\n"
     assert (never.status, never.out, never.err) == (1, "", said)
     assert document.status == 1
     assert json.loads(document.out)["kept"] is False
@@ -132,6 +134,34 @@ async def test_while_its_times_change_there_are_two_next_ticks(aiolocks: Aiolock
 async def two(redis: Redis) -> bool:
     fields = await redis.hkeys("aiolocks:schedule.register:{job}")
     return sum(field.startswith(b"next:") for field in fields) == 2
+
+
+LOOKS = "+scan +type +hgetall"
+LOOKS_AT_SCHEDULES = "+hget +hgetall +hkeys +zrangebyscore"
+
+
+@pytest.mark.parametrize("more", ["", LOOKS_AT_SCHEDULES])
+async def test_it_needs_the_words_of_the_page_and_show_does_without(
+    aiolocks: Aiolocks, own_server: OwnServer, connect: Connect, more: str
+) -> None:
+    server = await own_server(port=0)
+    admin = connect(server)
+    hourly = Schedule(admin, "job", every=HOUR)
+
+    @hourly
+    async def job(tick: Tick) -> None: ...
+
+    page = (ROOT / "docs" / "how-to" / "use-in-production.md").read_text("utf-8")
+    assert f"| `{LOOKS_AT_SCHEDULES}` |" in page
+    words = f"-@all +evalsha +eval +get +exists +pttl +time +zrange {LOOKS} {more}".split()
+    await admin.execute_command("ACL", "SETUSER", "looks", "on", ">secret", "~*", *words)
+    url = server.url.replace("redis://", "redis://looks:secret@")
+    async with hourly, Lock(admin, "job"):
+        await hourly.trigger()
+        told, shown = await several(aiolocks, ("schedule", "job"), ("show", "job"), url=url)
+    assert (told.status, shown.status) == (0 if more else 69, 0)
+    assert ("next tick" in told.out, "next tick" in shown.out) == (bool(more), bool(more))
+    assert ("this user may not do it" in told.err) is not bool(more)
 
 
 async def test_a_register_that_is_not_ours(aiolocks: Aiolocks, redis: Redis) -> None:

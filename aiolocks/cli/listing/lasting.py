@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, final
 
 from ... import BackendError, Session, TickRecord
+from ...inspect.looking import Found
 from ...kinds.schedule.ticks import history
 from ...lock.engine import Engine
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of
+from ...transport.commands.inspect import FIRST, scan
 from ...transport.commands.leadership import KIND as LEADERSHIP
 from ...transport.commands.leadership import Observing, TermFound
 from ...transport.commands.schedule import Times, reading, times
@@ -108,6 +110,21 @@ def when(moment: datetime) -> str:
     return moment.astimezone().isoformat(
         sep=" ", timespec="milliseconds" if moment.microsecond else "seconds"
     )
+
+
+async def schedules(session: Session) -> list[str]:
+    """The names of all schedules that processes have kept; none where the user may not scan."""
+    engine = engine_of(session)
+    found = Found(engine.settings.prefix, bool)
+    cursor: bytes | None = FIRST
+    try:
+        while cursor is not None:
+            scanned = await engine.ask(scan(engine.settings.prefix, cursor))
+            cursor = scanned.cursor
+            found.add(scanned.keys)
+    except BackendError:
+        return []
+    return sorted(name for kind, name in found.lasting if kind == "schedule")
 
 
 async def lasting(session: Session, kind: str, name: str) -> Facts:

@@ -18,10 +18,12 @@ from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking
 from .commands import json_option
-from .lasting import Kept, kept_of, next_ticks, when
+from .lasting import Kept, kept_of, next_ticks, schedules, when
 from .shown import document, duration
 
 _MOST: Final = 100
+_MOST_NAMED: Final = 10
+"""Other schedules that a message names."""
 _HEADER: Final = ("DUE", "LATE", "OUTCOME", "TOOK", "RUN", "HOST", "PID", "")
 _RIGHT: Final = ("LATE", "TOOK", "RUN", "PID")
 
@@ -37,7 +39,7 @@ _RIGHT: Final = ("LATE", "TOOK", "RUN", "PID")
 @redis_option()
 def schedule(*, name: str, limit: int, as_document: bool, prefix: str, url: str) -> None:
     """See `texts.SCHEDULE`."""
-    kept = asyncio.run(_ask(url, prefix, name, limit))
+    kept, others = asyncio.run(_ask(url, prefix, name, limit))
     if as_document:
         click.echo(document(prefix=prefix, name=name, **_as_json(kept)))
     elif kept.times or kept.records:
@@ -46,16 +48,21 @@ def schedule(*, name: str, limit: int, as_document: bool, prefix: str, url: str)
         if kept.records:
             click.echo("\n".join(_table(kept.records, encoding)))
     if not kept.times and not kept.records:
+        there = f"; there are {', '.join(map(visible, others))}" if others else ""
         raise CommandError(
-            f"no process has kept a schedule '{visible(name)}' under the prefix '{visible(prefix)}'", NOT_HELD
+            f"no process has kept a schedule '{visible(name)}' under the prefix '{visible(prefix)}'{there}",
+            NOT_HELD,
         )
     if not kept.alive and not kept.runs:
         raise CommandError(f"no process keeps the schedule '{visible(name)}' now", NOT_HELD)
 
 
-async def _ask(url: str, prefix: str, name: str, limit: int) -> Kept:
+async def _ask(url: str, prefix: str, name: str, limit: int) -> tuple[Kept, list[str]]:
+    """The schedule; where there is none of that name, the names of some that there are."""
     async with asking(url, prefix) as session:
-        return await kept_of(session, name, limit)
+        kept = await kept_of(session, name, limit)
+        others = [] if kept.times or kept.records else await schedules(session)
+    return kept, others[:_MOST_NAMED]
 
 
 def _table(records: Sequence[TickRecord], encoding: str) -> Iterator[str]:
