@@ -570,7 +570,7 @@ class Session(AsyncOnly):
         if self._engine is not None and not (self._engine.left_behind or self._engine.closing):
             raise RuntimeError("this session is in use already: redirect it before it is used")
         before = self._own, self._engine, self._joint, self._closed_unused
-        own = self._own = OwnClient(make)
+        self._own = OwnClient(make)
         self._begin_anew()
         try:
             yield
@@ -582,7 +582,6 @@ class Session(AsyncOnly):
                 # Between two tests, the loop of a framework for tests stands still.
                 engine.loop.run_until_complete(self.aclose())
         finally:
-            own.forget()
             self._own, self._engine, self._joint, self._closed_unused = before
 
     def _lead(self, sessions: tuple[Session, ...]) -> Engine:
