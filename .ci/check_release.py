@@ -2,8 +2,8 @@
 """Says whether the tree may be released under a tag, and prints the notes of that release.
 
 `python3 .ci/check_release.py v0.2.0 https://github.com/OWNER/aiolocks` needs Python 3.11 and nothing else.
-It ends with status 1, and a line for each thing to mend, if the tag, the version, the changelog and the
-address of the repository do not agree.
+It ends with status 1, and a line for each thing to mend, if the tag, the version, the changelog, the status
+in the README and the address of the repository do not agree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+
+NOT_YET = "aiolocks is not published yet"
 
 
 def changes(changelog: str, version: str) -> str | None:
@@ -40,6 +42,15 @@ def problems(root: Path, tag: str, repository: str) -> list[str]:
         found.append(
             "CHANGELOG.md has changes under [Unreleased]: move them to the version, or release them later"
         )
+    readme = (root / "README.md").read_text()
+    status = re.search(r"^\*\*Status:\*\* version ([\d.]+)", readme, re.MULTILINE)
+    if version is not None and (status is None or not f"{version[1]}.".startswith(f"{status[1]}.")):
+        found.append(
+            f"the status line of README.md says version {status and status[1]}, but aiolocks.__version__ is "
+            f"{version[1]}: write its first two numbers there"
+        )
+    if NOT_YET in " ".join(readme.split()):
+        found.append(f"README.md says {NOT_YET!r}: say how it is installed from PyPI")
     if repository not in urls.values():
         found.append(f"no entry of [project.urls] in pyproject.toml is {repository}: add it as Source")
     return found

@@ -14,6 +14,7 @@ from .doctor.command import doctor
 from .exits import NOBODY_READS, of_signal, send_nowhere
 from .listing.commands import ls, prefixes, release, show, top
 from .listing.deadlocks import deadlocks
+from .listing.schedule import schedule
 from .listing.watch import watch
 from .run.command import run
 from .run.lead import lead
@@ -35,6 +36,8 @@ See who holds what, and free what a dead or hung process still holds:
   aiolocks top
   aiolocks ui
   aiolocks release nightly-backup --force
+See when a job ran, and when it will:
+  aiolocks schedule nightly-backup
 See whether a server is fit for locks:
   aiolocks doctor
 """
@@ -70,5 +73,5 @@ def app(context: click.Context, redis: str | None) -> None:
     context.obj = redis
 
 
-for command in (demo, run, lead, ls, show, release, top, watch, ui, deadlocks, prefixes, doctor):
+for command in (demo, run, lead, ls, show, schedule, release, top, watch, ui, deadlocks, prefixes, doctor):
     app.add_command(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from .._infos import LockInfo
@@ -44,13 +45,13 @@ async def force_release(
     return freed
 
 
-def name_space(kind: object) -> str:
-    """The name space of that kind of lock; checked."""
+def name_space(kind: object, among: Collection[str] = HOLDABLE) -> str:
+    """The name space of that kind of lock; checked to be one of these."""
     given = _SAME_SPACE.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(given, str):
         raise TypeError(f"kind must be None or a str such as 'semaphore', not {kind!r}")
-    if given not in HOLDABLE:
-        raise ValueError(f"kind must be one of {', '.join([*HOLDABLE, *_SAME_SPACE])}, not {kind!r}")
+    if given not in among:
+        raise ValueError(f"kind must be one of {', '.join([*among, *_SAME_SPACE])}, not {kind!r}")
     return given
 
 

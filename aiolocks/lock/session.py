@@ -6,7 +6,8 @@ import asyncio
 import functools
 import secrets
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast, final
@@ -288,7 +289,7 @@ class Session(AsyncOnly):
         self._events = Events(listeners)
         self._engine: Context | None = None  # from the first use on
         self._joint = JointEngines()
-        self._closed_unused = False
+        self._closed_unused: bool = False
 
     @property
     def _client(self) -> Any:
@@ -586,6 +587,30 @@ class Session(AsyncOnly):
         self._engine = None
         self._joint = JointEngines()
         self._closed_unused = False
+
+    @contextmanager
+    def _redirected(self, make: Callable[[], Any]) -> Generator[None]:
+        """For the block, this session makes its clients by that function, as `from_url` does. For tests.
+
+        Raises:
+            RuntimeError: It is in use already; or it is still, where it cannot be closed from here.
+        """
+        if self._engine is not None and not (self._engine.left_behind or self._engine.closing):
+            raise RuntimeError("this session is in use already: redirect it before it is used")
+        before = self._own, self._engine, self._joint, self._closed_unused
+        self._own = OwnClient(make)
+        self._begin_anew()
+        try:
+            yield
+            if (engine := self._engine) is not None and not (engine.left_behind or engine.closing):
+                if engine.loop.is_running():
+                    raise RuntimeError(
+                        "this session is still in use: close it, or its application, before the block ends"
+                    )
+                # Between two tests, the loop of a framework for tests stands still.
+                engine.loop.run_until_complete(self.aclose())
+        finally:
+            self._own, self._engine, self._joint, self._closed_unused = before
 
     def _lead(self, sessions: tuple[Session, ...]) -> Context:
         """The engine that does the work for several sessions at once, of which this is the first."""

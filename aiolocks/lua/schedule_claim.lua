@@ -21,8 +21,14 @@ local ask_by = math.max(NOW, tonumber(ARGV[15])) + math.min(math.max(gap / 2, HI
 -- Whether no present clock can have claimed that tick: the server's clock was ahead, and has been set back.
 local function is_ahead(tick) return tick > NOW + math.max(FUTURE, gap) end
 
-local function set_claimed(tick)
+-- Writes that a process of this definition has asked, and when it will make its next claim.
+local function write_own(tick)
   write_slot(definition, tick, NOW, ask_by)
+  redis.call('HSET', register, 'next:' .. definition, ARGV[15])
+end
+
+local function set_claimed(tick)
+  write_own(tick)
   local older = told_to_older()
   if not older or older < tick or is_ahead(older) then tell_older(tick) end
 end
@@ -30,7 +36,7 @@ end
 -- Refuses the claim. The register knows that a process of this definition has asked.
 local function turn_away(why, claimed)
   local refusal = refuse(why, claimed)
-  if claimed then write_slot(definition, claimed, NOW, ask_by) end
+  if claimed then write_own(claimed) end
   return refusal
 end
 
@@ -48,7 +54,7 @@ local function newest_claimed()
       local tick, asked, expected = slot_of(other)
       last_asked = math.max(last_asked, asked)
       if NOW > expected and NOW >= tick then
-        redis.call('HDEL', register, field)
+        redis.call('HDEL', register, field, 'next:' .. other)
       elseif unheard then
         write_slot(other, heard(tick), asked, expected)
       end

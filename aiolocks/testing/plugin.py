@@ -1,4 +1,6 @@
-"""pytest fixtures on a real server: `aiolocks_server` for the run, `aiolocks_redis` for each test.
+"""pytest fixtures on a real server: `aiolocks_server` for the run, two others for each test.
+
+`aiolocks_redis` is a client, and `aiolocks_serving` redirects the sessions of an application.
 
 Installed with aiolocks, the plugin does nothing until a fixture is asked for. Async tests may be run by
 pytest-asyncio, in strict or auto mode, or by anyio's plugin on asyncio.
@@ -6,8 +8,8 @@ pytest-asyncio, in strict or auto mode, or by anyio's plugin on asyncio.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from .. import Session
     from .server import EmbeddedServer
 
 try:
@@ -42,6 +45,30 @@ def aiolocks_redis(request: pytest.FixtureRequest) -> Redis:
     runner = "anyio" if "anyio_backend" in request.fixturenames else "asyncio"
     client: Redis = request.getfixturevalue(f"_aiolocks_redis_by_{runner}")
     return client
+
+
+@pytest.fixture
+def aiolocks_serving(aiolocks_server: EmbeddedServer) -> Iterator[Callable[..., None]]:
+    """A function: after `aiolocks_serving(shop.locks)`, a session made at import uses `aiolocks_server`.
+
+    It does so for the length of the test, which may be async or not. The database is emptied before; a server
+    that an earlier test has killed or left paused is restarted.
+    """
+    from redis import Redis as BlockingRedis  # noqa: PLC0415 - not before it is needed
+
+    from .process import ServerState  # noqa: PLC0415 - as above
+
+    if aiolocks_server.state is not ServerState.RUNNING:
+        aiolocks_server.kill()
+        aiolocks_server.__enter__()
+    with BlockingRedis.from_url(aiolocks_server.url) as client:  # pyright: ignore[reportUnknownMemberType] - its **kwargs
+        client.flushdb()  # pyright: ignore[reportUnknownMemberType] - as above
+    with ExitStack() as stack:
+
+        def serving(*sessions: Session) -> None:
+            stack.enter_context(aiolocks_server.serving(*sessions))
+
+        yield serving
 
 
 @asyncio_fixture

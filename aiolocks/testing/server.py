@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, closing
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from .process import ALIVE, ServerProcess, ServerState
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+    from .. import Session
 
 
 @final
@@ -119,6 +121,12 @@ class EmbeddedServer(ServerProcess):
         Raises:
             RuntimeError: The server has not been started, or is closed.
         """
+        client = self._client(**kwargs)
+        if self._clients is not None:
+            self._clients.push_async_callback(client.aclose)
+        return client
+
+    def _client(self, **kwargs: Any) -> Redis:
         # Here, because pytest imports this module at every start, for our plugin.
         from redis.asyncio import Redis  # noqa: PLC0415
 
@@ -127,10 +135,40 @@ class EmbeddedServer(ServerProcess):
         if self.port is not None:
             address = {"host": "127.0.0.1", "port": self.port}
         address["password"] = self.password
-        client = Redis(**{**address, **kwargs})
-        if self._clients is not None:
-            self._clients.push_async_callback(client.aclose)
-        return client
+        return Redis(**{**address, **kwargs})
+
+    @contextmanager
+    def serving(self, *sessions: Session) -> Generator[None]:
+        """For the block, sessions that an application made at import talk to this server.
+
+        ```python
+        with server.serving(shop.locks):
+            ...  # locks, decorated functions and handlers that use `shop.locks`
+        ```
+
+        A session that is used in the block is closed in the block, by its application or by `aclose()`. One
+        whose event loop stands still at the end is closed there, as between two tests.
+
+        Args:
+            *sessions: Sessions that are not in use. A `Redlock` needs a server for each of its sessions.
+
+        Raises:
+            TypeError: One is no `Session`.
+            RuntimeError: One is in use already, or still; or the server is not there.
+        """
+        from .. import Session  # noqa: PLC0415 - as `Redis` below
+
+        for session in sessions:
+            if not isinstance(session, Session):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(
+                    "serving() takes sessions, not "
+                    f"{type(session).__name__}: give locks that are made at import a Session.from_url(…)"
+                )
+        self._require(*ALIVE, ServerState.DEAD)
+        with ExitStack() as stack:
+            for session in sessions:
+                stack.enter_context(session._redirected(self._client))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - for tests alone
+            yield
 
     def __enter__(self) -> Self:
         with closing(self._launch()) as steps:

@@ -146,7 +146,8 @@ async def test_what_only_some_kinds_have(aiolocks: Aiolocks, redis: Redis) -> No
         out = (await (await aiolocks("ls")).end()).out
         await redis.delete("aiolocks:turnstile:{turnstile}")
     ends = {line.split("  ")[0]: line.rpartition("  ")[2] for line in out.splitlines()}
-    assert ends["nesting"] == "depth 2"
+    kinds = {name: re.split("  +", line)[1] for line in out.splitlines() for name in [line.split("  ")[0]]}
+    assert (kinds["nesting"], ends["nesting"]) == ("reentrantlock", "depth 2")
     assert ends["permits"] == "2 of 5"
     assert ends["rw"] == "reader"
     assert ends["half open"] == "reader [0, 10)"

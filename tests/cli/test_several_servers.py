@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import trustme
 
-from aiolocks import FairLock, Lock, Session
+from aiolocks import FairLock, Lock, Schedule, Session
 from aiolocks.transport.targets import Kind, target_of
 from tests.adversity.test_clients import tls_front
 from tests.cli.conftest import Aiolocks
@@ -116,6 +117,27 @@ async def test_on_a_cluster(aiolocks: Aiolocks, cluster: Cluster, surroundings: 
         assert not await leases[0].owned()
         for lease in leases[1:]:
             await lease.release()
+
+
+@pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")
+async def test_schedules_on_a_cluster(
+    aiolocks: Aiolocks, cluster: Cluster, surroundings: Surroundings
+) -> None:
+    async with Session(clustered(surroundings, cluster)) as session, AsyncExitStack() as stack:
+        for name in NAMES[:3]:
+            hourly = Schedule(session, name, every=3600)
+
+            @hourly
+            async def job(tick: object) -> None: ...
+
+            await stack.enter_async_context(hourly)
+            await hourly.trigger()
+        *told, never = await several(
+            aiolocks, *(("schedule", name) for name in NAMES[:3]), ("schedule", "?"), url=url_of(cluster)
+        )
+    assert [one.status for one in (*told, never)] == [0, 0, 0, 1]
+    assert all("': next tick " in one.out and "  done  " in one.out for one in told)
+    assert never.err.endswith(f"; there are {', '.join(sorted(NAMES[:3]))}\n")
 
 
 async def test_top_on_a_cluster(aiolocks: Aiolocks, cluster: Cluster, surroundings: Surroundings) -> None:

@@ -12,7 +12,18 @@ import sys
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Lock, MultiLock, RWLock, Semaphore, Session
+from aiolocks import (
+    FairLock,
+    Leadership,
+    Lock,
+    MultiLock,
+    ReentrantLock,
+    RWLock,
+    Schedule,
+    Semaphore,
+    Session,
+    Turnstile,
+)
 from tests.cli.conftest import Aiolocks
 from tests.cli.several import several
 from tests.support.waiting import eventually
@@ -134,3 +145,78 @@ async def test_a_name_of_a_multilock_says_so(aiolocks: Aiolocks, redis: Redis) -
     async with MultiLock(redis, ["job", "other"]):
         ended = await (await aiolocks("show", "job")).end()
     assert "\n  holds           one of 2 names\n" in ended.out
+
+
+async def test_a_reentrant_lock_is_told_from_a_lock(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with ReentrantLock(redis, "job"):
+        shown, freed = await several(aiolocks, ("show", "job"), ("release", "job"))
+    assert shown.out.startswith("reentrantlock 'job': 0 waiting\n")
+    assert "would free reentrantlock 'job', held by" in freed.err
+
+
+@pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")
+async def test_a_schedule_between_its_runs(aiolocks: Aiolocks, redis: Redis) -> None:
+    nightly = Schedule(redis, "job", every=3600)
+
+    @nightly
+    async def job(tick: object) -> None: ...
+
+    async with nightly:
+        await nightly.trigger()
+        ended, other, document = await several(
+            aiolocks, ("show", "job"), ("show", "job", "--kind", "lock"), ("show", "job", "--json")
+        )
+    assert (ended.status, ended.err) == (
+        1,
+        "aiolocks: nobody holds 'job' under the prefix 'aiolocks'\n",
+    )
+    said = re.fullmatch(
+        r"schedule 'job': 0 waiting\n"
+        r"  state           next tick \S+ \d\d:\d0:00[+-]\d\d:\d\d, in .+\n"
+        r"  last run        done, \S+ \S+, \d\.\d s, (\S+) pid (\d+)\n",
+        ended.out,
+    )
+    assert said is not None
+    assert said.groups() == (socket.gethostname(), f"{os.getpid()}")
+    assert other.out == ""
+    assert json.loads(document.out)["locks"] == []
+
+
+@pytest.mark.leaves_keys("*:leadership.terms:*")
+async def test_the_leaders_before(aiolocks: Aiolocks, redis: Redis) -> None:
+    for number in range(5):
+        async with Leadership(redis, "job", value=number):
+            pass
+    (nobody,) = await several(aiolocks, ("show", "job"))
+    async with Leadership(redis, "job", value="now"):
+        (leads,) = await several(aiolocks, ("show", "job"))
+    assert (nobody.status, leads.status) == (1, 0)
+    where = f"{socket.gethostname()} pid {os.getpid()} since "
+    last = re.findall(rf"^  last leader     {where}.*, (\d)$", nobody.out, re.MULTILINE)
+    earlier = re.findall(rf"^  earlier leader  {where}.*, (\d)$", leads.out, re.MULTILINE)
+    assert last == earlier == ["4", "3", "2"]
+    assert re.search(r'^  value           "now"$', leads.out, re.MULTILINE)
+
+
+@pytest.mark.leaves_keys("*:schedule.*", "*:leadership.*")
+async def test_what_is_not_ours_in_their_place_is_left_out(aiolocks: Aiolocks, redis: Redis) -> None:
+    await redis.set("aiolocks:schedule.register:{job}", "x")
+    await redis.hset("aiolocks:schedule.register:{other}", "claimed:ab", "x")
+    await redis.zadd("aiolocks:leadership.terms:{job}", {"x": 1})
+    async with Lock(redis, "job"), Lock(redis, "other"):
+        for ended in await several(aiolocks, ("show", "job"), ("show", "other")):
+            assert (ended.status, ended.err) == (0, "")
+            assert re.findall(r"^(\w+) '", ended.out, re.MULTILINE)[0] == "lock"
+
+
+async def test_what_nobody_can_hold_is_shown_by_its_kind(aiolocks: Aiolocks, redis: Redis) -> None:
+    await Turnstile(redis, "job", window=60).enter()
+    shown, freed = await several(
+        aiolocks,
+        ("show", "job", "--kind", "turnstile"),
+        ("release", "job", "--kind", "turnstile"),
+    )
+    await redis.delete("aiolocks:turnstile:{job}")
+    assert shown.status == 0
+    assert "  holds           1 went through\n" in shown.out
+    assert freed.status == 2  # nor can it be freed

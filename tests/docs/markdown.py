@@ -26,6 +26,10 @@ class Block:
     def __str__(self) -> str:
         return f"{_shown(self.page)}:{self.line}"
 
+    @property
+    def is_for_pytest(self) -> bool:
+        return self.title.startswith("test_") or self.title == "conftest.py"
+
 
 @dataclass(frozen=True)
 class Page:

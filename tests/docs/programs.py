@@ -62,9 +62,7 @@ def names(table: symtable.SymbolTable) -> set[str]:
 
 def programs(page: Page) -> Iterator[tuple[Block, str]]:
     """Each part of a page, with its program."""
-    blocks = [
-        block for block in page.blocks if block.language == "python" and not block.title.startswith("test_")
-    ]
+    blocks = [block for block in page.blocks if block.language == "python" and not block.is_for_pytest]
     for number, block in enumerate(blocks):
         if is_part(block.text):
             yield block, program([one.text for one in blocks[: number + 1]])

@@ -12,7 +12,7 @@ How pages are run:
   `TIME_TOLERANCE`; those of twelve digits or more are fencing tokens and only need as many digits. All others
   must be the same.
 - A block with the name of a file as its title is also written to that file, beside those of the same page.
-  One named ``test_….py`` is not run by itself but by pytest.
+  One named ``test_….py`` or ``conftest.py`` is not run by itself but by pytest.
 - Clients, sessions and databases that a page leaves open in its namespace are closed behind it.
 """
 
@@ -130,8 +130,9 @@ class Reader:
             (self._directory / block.title).write_text(text, encoding="utf-8")
         if block.language != "python":
             return None
-        if block.title.startswith("test_"):
-            run_pytest(self._directory, block.title)
+        if block.is_for_pytest:
+            if block.title.startswith("test_"):
+                run_pytest(self._directory, block.title)
             return None
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             self._run(block, text)

@@ -55,8 +55,7 @@ LEFT_OUT = {
     "README/first.py": ITS_OWN,
     "README/test_orders.py": TO_COPY,
     "accept-a-payment-once/test_payments.py": TO_COPY,
-    "fastapi/test_shop.py": TO_COPY,
-    "use-in-production/test_shipping.py": TO_COPY,
+    "test-your-application": "its blocks are for tests, which are run with the other pages",
 }
 """Of a page, or of a block of it, why it does not run here."""
 

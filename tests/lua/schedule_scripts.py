@@ -120,6 +120,15 @@ class ScheduleScripts(Scripts):
         fields = [field.decode() for field in await self.redis.hkeys(self.register)]
         return {field.removeprefix("claimed:") for field in fields if field.startswith("claimed:")}
 
+    async def next(self) -> dict[str, int]:
+        """When the next claim of each definition is made."""
+        fields = await self.redis.hgetall(self.register)
+        return {
+            field.decode().removeprefix("next:"): int(moment)
+            for field, moment in fields.items()
+            if field.startswith(b"next:")
+        }
+
     async def records(self) -> list[list[Any]]:
         return [json.loads(one) for one in await self.redis.zrange(self.history, 0, -1)]
 

@@ -569,6 +569,18 @@ async def test_each_claim_says_how_long_the_next_is_waited_for(schedule) -> None
         assert 0 <= int(until) - slack - await schedule.due(0) < MINUTE
 
 
+async def test_each_claim_says_when_the_next_one_is_made(schedule) -> None:
+    """For operators. Also a claim that is refused; and it is forgotten with its definition."""
+    await schedule.begun(1)
+    await schedule.claim(ME, 0, again=-3)
+    assert await schedule.next() == {THESE: await schedule.due(-3)}
+    await schedule.claim(OTHER, 0, again=-4)
+    assert await schedule.next() == {THESE: await schedule.due(-4)}
+    await schedule.set_claimed(await schedule.due(9), asked=1, until=1)
+    await schedule.begun(1, of=OTHERS)
+    assert set(await schedule.next()) == {OTHERS}
+
+
 async def test_a_lost_run_of_another_definition_is_run_again(schedule) -> None:
     """Nobody can say how many ticks were missed between one of the two and one of the other."""
     await schedule.begun(2)

@@ -232,8 +232,7 @@ class ClientSide(asyncio.Protocol):
         self._proxy = proxy
         self._link: Link | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: Any) -> None:  # of uvloop, its class is no Transport
         if self._proxy.rate is not None:  # a slow line holds little
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self._link = self._proxy.accept(transport)
@@ -257,8 +256,7 @@ class _ServerSide(asyncio.Protocol):
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: Any) -> None:  # of uvloop, its class is no Transport
         self._link.server_came(transport)
 
     def data_received(self, data: bytes) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from hiredis import Reader
 from redis.asyncio import Redis
@@ -39,8 +40,7 @@ async def peer(on_script: Callable[[asyncio.Transport], object]) -> AsyncIterato
     here, open_now = Peer(), set[asyncio.Transport]()
 
     class Served(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
+        def connection_made(self, transport: Any) -> None:  # of uvloop, its class is no Transport
             self.transport, self.reader = transport, Reader(notEnoughData=_NOTHING)
             here.at.append(asyncio.get_running_loop().time())
             open_now.add(transport)

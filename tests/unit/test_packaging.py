@@ -100,6 +100,10 @@ def test_the_sdist_has_what_the_wheel_was_made_of_and_tested_with(distributions:
         "mkdocs.yml",
     ):
         assert path in shipped
+    for folder in (".ci", ".github", "aiolocks", "benchmarks", "docs", "examples", "tests"):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+        there = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+        assert there <= shipped
 
 
 def test_one_lock_from_the_wheel(elsewhere: Path, wheel: Path, tmp_path: Path) -> None:

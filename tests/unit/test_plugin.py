@@ -111,3 +111,61 @@ def test_without_them_nothing_happens(pytester: pytest.Pytester) -> None:
 def test_they_are_listed_with_what_they_are_for(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("--fixtures")
     result.stdout.fnmatch_lines(["aiolocks_server*", "*real server*", "aiolocks_redis*", "*client of*"])
+
+
+SERVING = """
+    import asyncio
+
+    import pytest
+
+    from aiolocks import BackendError, Lock, Session
+
+    locks = Session.from_url("unix:///nowhere/server.sock", prefix="shop")
+
+    @Lock(locks, "report", blocking_timeout=0)
+    async def report():
+        return [info.name for info in await locks.inspect()]
+
+    @pytest.fixture(autouse=True)
+    def private_server(aiolocks_serving, request):
+        if "nowhere" not in request.node.name:
+            aiolocks_serving(locks)
+
+    async def keys(server):
+        async with server.client() as client:
+            found = await client.keys()
+            await client.set("left", "behind")
+            return found
+
+    async def test_in_an_async_test(aiolocks_server):
+        assert await keys(aiolocks_server) == []
+        assert await report() == ["report"]  # and the session is left open
+
+    def test_in_a_plain_test(aiolocks_server):
+        async def main():
+            assert await keys(aiolocks_server) == []
+            async with locks:
+                assert await report() == ["report"]
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("act", ["kill", "pause"])
+    def test_a_server_may_be_left_dead_or_paused(aiolocks_server, act):
+        getattr(aiolocks_server, act)()
+
+    async def test_the_next_one_finds_it_running(aiolocks_server):
+        assert await keys(aiolocks_server) == []
+        assert await report() == ["report"]
+
+    async def test_nowhere_else():
+        async with locks:
+            with pytest.raises(BackendError):
+                await report()
+"""
+
+
+@pytest.mark.parametrize("scope", ["function", "session"])
+def test_sessions_made_at_import_are_redirected(pytester: pytest.Pytester, scope: str) -> None:
+    pytester.makepyfile(SERVING)
+    loops = [f"asyncio_default_fixture_loop_scope={scope}", f"asyncio_default_test_loop_scope={scope}"]
+    options = [word for option in loops for word in ("-o", option)]
+    pytester.runpytest_subprocess("-W", "error", "--asyncio-mode=auto", *options).assert_outcomes(passed=6)

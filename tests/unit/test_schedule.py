@@ -292,6 +292,37 @@ async def test_skipped_while_a_run_goes_on(session) -> None:
     )
 
 
+async def test_a_tick_that_is_skipped_is_logged_once_for_each_run_in_its_way(session, caplog) -> None:
+    caplog.set_level("DEBUG", "aiolocks.schedule")
+    schedule, runs = pair(session, every=0.1, overlap="skip")
+    runs.body = lambda tick: asyncio.sleep(0.35)
+    async with schedule:
+        await runs.begun(3)
+    told = [record for record in caplog.records if "is skipped" in record.message]
+    warnings = [record.message for record in told if record.levelname == "WARNING"]
+    assert 2 <= len(warnings) <= 3
+    assert len(told) > len(warnings)  # the others are at DEBUG
+    due = runs.ticks[0].due + dt.timedelta(seconds=0.1)
+    assert warnings[0] == f"schedule 'a': the tick of {due} is skipped: another run goes on"
+
+
+async def test_a_guarded_tick_that_is_skipped_is_logged(session, caplog) -> None:
+    schedule, runs = pair(session, every=0.3)
+    runs.body = slow
+
+    @schedule.guard
+    async def guarded() -> None: ...
+
+    await guarded()
+    running = asyncio.create_task(schedule.trigger())
+    await runs.begun(1)
+    await asyncio.sleep(0.7)
+    await guarded()
+    running.cancel()
+    await asyncio.wait([running])
+    assert [record.levelname for record in caplog.records if "is skipped" in record.message] == ["WARNING"]
+
+
 async def test_queued_while_a_run_goes_on(server, connect, prefix) -> None:
     """The next one begins when it has ended, in whichever process."""
     async with Session(connect(server), prefix=prefix) as one, Session(connect(server), prefix=prefix) as two:

@@ -117,6 +117,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "CHANGELOG.md").write_text(
         "## [Unreleased]\n\n## [1.2.3] - 2026-12-01\n\n### Added\n\n- This.\n\n## [1.2.2]\n\n- That.\n"
     )
+    (tmp_path / "README.md").write_text("# aiolocks\n\n**Status:** version 1.2, stable.\n")
     (tmp_path / "pyproject.toml").write_text(f'[project]\nurls = {{ Source = "{REPOSITORY}" }}\n')
     return tmp_path
 
@@ -139,6 +140,9 @@ def test_a_tree_that_agrees_may_be_released(check, tree: Path, monkeypatch, caps
         ("CHANGELOG.md", "[Unreleased]\n", "[Unreleased]\n\n- More.\n", r"has changes under \[Unreleased\]"),
         ("pyproject.toml", "example.org", "example.com", "no entry of .* is https://example.org/aiolocks"),
         ("pyproject.toml", "urls", "url", "no entry of"),
+        ("README.md", "1.2", "1.1", "says version 1.1, but aiolocks.__version__ is 1.2.3"),
+        ("README.md", "**Status:**", "Status:", "says version None"),
+        ("README.md", "stable.", "stable.\n\naiolocks is not\npublished yet", "say how it is installed"),
     ],
 )
 def test_one_that_does_not_is_refused(check, tree: Path, file: str, old: str, new: str, problem: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import getpass
 import glob
 import json
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
 import click
@@ -19,11 +20,12 @@ from ..._visible import in_line, visible
 from ...inspect.freeing import name_space
 from ...inspect.looking import literal_places, prefixes_in_use
 from ...lock.sources import engine_of
-from ...transport.commands.inspect import HOLDABLE
+from ...transport.commands.inspect import FAMILIES, HOLDABLE
 from ..exits import NOT_HELD, CommandError, say
 from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking, other_prefixes
+from .lasting import LASTING, Facts, lasting
 from .shown import (
     as_json,
     details,
@@ -31,6 +33,7 @@ from .shown import (
     duration,
     elsewhere,
     kept,
+    kind_of,
     sentence,
     stands,
     whereabouts,
@@ -98,11 +101,13 @@ def prefixes(*, as_document: bool, url: str) -> None:
 @redis_option()
 def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: str) -> None:
     """See `texts.SHOW`."""
-    infos = asyncio.run(_inspect(url, prefix, glob.escape(name), _space(kind)))
+    found = asyncio.run(_show(url, prefix, name, _space(kind, FAMILIES)))
+    infos = [info for info, _ in found]
     if as_document:
-        click.echo(document(prefix=prefix, name=name, locks=[as_json(info) for info in infos]))
+        held = [info for info in infos if info.holders or info.waiters or stands(info)]
+        click.echo(document(prefix=prefix, name=name, locks=[as_json(info) for info in held]))
     else:
-        click.echo("\n\n".join(_in_full(info) for info in infos), nl=bool(infos))
+        click.echo("\n\n".join(_in_full(info, facts) for info, facts in found), nl=bool(infos))
     if not any(map(stands, infos)):
         raise CommandError(_nobody(name, prefix), NOT_HELD)
 
@@ -158,17 +163,21 @@ def _nobody(name: str, prefix: str) -> str:
     return f"nobody holds '{visible(name)}' under the prefix '{visible(prefix)}'"
 
 
-def _space(kind: str | None) -> str | None:
+def _space(kind: str | None, among: Collection[str] = HOLDABLE) -> str | None:
     try:
-        return None if kind is None else name_space(kind)
+        return None if kind is None else name_space(kind, among)
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
 
 
-async def _inspect(url: str, prefix: str, pattern: str, kind: str | None = None) -> list[LockInfo]:
+async def _show(url: str, prefix: str, name: str, kind: str | None) -> list[tuple[LockInfo, Facts]]:
+    """What stands under a name, and the further facts of each; a schedule between its runs, too."""
     async with asking(url, prefix) as session:
-        found = await session.inspect(pattern)
-    return [info for info in found if kind in (None, info.kind)]
+        found = {info.kind: info for info in await session.inspect(glob.escape(name))}
+        lasts = {one: await lasting(session, one, name) for one in LASTING if kind in (None, one)}
+    for one in (one for one, facts in lasts.items() if facts):
+        found.setdefault(one, LockInfo(kind=one, name=name))
+    return [(found[one], lasts.get(one, [])) for one in sorted(found) if kind in (None, one)]
 
 
 async def _list(
@@ -204,19 +213,18 @@ def _operator() -> str | None:
         return None
 
 
-def _in_full(info: LockInfo) -> str:
-    """All that is known of it, a fact a line."""
+def _in_full(info: LockInfo, further: Facts) -> str:
+    """All that is known of it, a fact a line; at the end these."""
     encoding = sys.stdout.encoding
-    value = "" if info.value is None else f", {info.value} in all"
-    shown = [
-        f"{visible(info.kind, encoding)} '{visible(info.name, encoding)}': {info.waiters} waiting{value}"
-    ]
+    value = f", {info.value} in all" if info.kind == "semaphore" else ""
+    kind = kind_of(info, info.holders[0] if info.holders else None)
+    shown = [f"{visible(kind, encoding)} '{visible(info.name, encoding)}': {info.waiters} waiting{value}"]
     if info.problem:
         shown.append(f"  problem         {in_line(info.problem)}")
     if info.kept_until is not None:
         shown.append(f"  nobody holds it {kept(info)}, {duration(info.kept_for)} more")
     for holder in info.holders:
-        facts = {
+        known = {
             "holder": holder.lease_id,
             "host": holder.host,
             "pid": holder.pid,
@@ -229,14 +237,19 @@ def _in_full(info: LockInfo) -> str:
         }
         shown += [
             f"  {visible(key, encoding):<15} {visible(str(fact), encoding)}"
-            for key, fact in facts.items()
+            for key, fact in known.items()
             if fact is not None
         ]
         if holds := details(LockInfo(kind=info.kind, name="", value=info.value), holder, encoding):
             shown.append(f"  {'holds':<15} {holds}")
+    if not info.holders and (
+        stands_for := details(dataclasses.replace(info, problem="", kept_until=None), None)
+    ):
+        shown.append(f"  {'state':<15} {stands_for}")
     for waiter in info.waiting:
         waited = "" if waiter.waited_for is None else f" for {duration(waiter.waited_for)}"
         shown.append(f"  {'waiting':<15} {visible(whereabouts(waiter), encoding)}{waited}")
     if info.waiters > len(info.waiting) > 0:
         shown.append(f"  {'waiting':<15} and {info.waiters - len(info.waiting)} more")
+    shown += [f"  {label:<15} {visible(fact, encoding)}" for label, fact in further]
     return "\n".join(shown)

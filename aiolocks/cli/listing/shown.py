@@ -43,6 +43,11 @@ def kept(info: LockInfo) -> str:
     return f"kept until {until.isoformat(sep=' ', timespec='seconds')}"
 
 
+def kind_of(info: LockInfo, holder: HolderInfo | None) -> str:
+    """The kind of the lock as its holder took it: a `ReentrantLock` shares the name space of `Lock`."""
+    return "reentrantlock" if holder is not None and holder.depth is not None else info.kind
+
+
 def details(info: LockInfo, holder: HolderInfo | None, encoding: str = "utf-8") -> str:
     """The facts that only some kinds have."""
     said: list[str | None] = []
@@ -65,7 +70,7 @@ def details(info: LockInfo, holder: HolderInfo | None, encoding: str = "utf-8") 
 
 def sentence(info: LockInfo, encoding: str = "utf-8") -> str:
     """One line about the holder: `lock 'job', held by worker-3 pid 4711 for 12.4 s`."""
-    what = f"{info.kind} '{visible(info.name, encoding)}'"
+    what = f"{kind_of(info, info.holders[0] if info.holders else None)} '{visible(info.name, encoding)}'"
     if not info.holders:
         why = in_line(info.problem) or kept(info)
         return f"{what} ({why})" if why else what

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ... import HolderInfo, LockInfo
 from ..._visible import visible
-from .shown import details, duration, held_by, whereabouts
+from .shown import details, duration, held_by, kind_of, whereabouts
 
 _LEFT: Final = ("name", "kind", "holder", "host")
 _RIGHT: Final = ("pid", "held", "left", "waiters")
@@ -151,7 +151,7 @@ def _aligned(
 def _cells(info: LockInfo, holder: HolderInfo | None, encoding: str, shows: Sequence[str]) -> Iterator[str]:
     cells = {
         "name": visible(info.name, encoding),
-        "kind": visible(info.kind, encoding),
+        "kind": visible(kind_of(info, holder), encoding),
         "holder": "-" if holder is None else holder.lease_id,
         "host": "-" if holder is None else visible(holder.host or "-", encoding),
         "pid": "-" if holder is None or holder.pid is None else str(holder.pid),

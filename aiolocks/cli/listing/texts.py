@@ -45,7 +45,9 @@ SHOW: Final = f"""
 Show who holds the lock NAME, in full: host, process, task, fencing token, and the metadata of the program;
 and the processes that wait for it.
 
-Locks of different kinds may have the same name; all of them are shown.
+Locks of different kinds may have the same name; all of them are shown. Of a schedule it shows the next tick
+and the last run, also between two runs (`aiolocks schedule` lists more of them); of a leadership also the
+last leaders.
 
 \b
   aiolocks show nightly-backup
@@ -55,6 +57,24 @@ Locks of different kinds may have the same name; all of them are shown.
 Exit status:
     0  somebody holds it, or it is kept for a time after its release (at_least)
     1  neither{_LAST}"""
+
+SCHEDULE: Final = f"""
+Show when the next tick of the schedule NAME is claimed, and its last runs, the latest first.
+
+DUE is in the time zone of this machine. LATE says how long after that the run began, TOOK how long it lasted
+or lasts, RUN which run of the tick it was (2 after one that was lost, with redo=). OUTCOME is done, failed,
+timeout, stopped, lost, skipped or running. While a change of its times is rolled out, a schedule has two next
+ticks.
+
+\b
+  aiolocks schedule nightly
+  aiolocks schedule nightly --limit 100 --json | jq '.history[] | select(.outcome == "failed")'
+  aiolocks schedule nightly >/dev/null 2>&1 || echo "nobody runs it"
+
+\b
+Exit status:
+    0  a process keeps it: one has asked for the last tick that was due
+    1  none does, or none ever has{_LAST}"""
 
 RELEASE: Final = """
 Free the lock NAME from its holder, and wake the next waiter.

@@ -18,7 +18,7 @@ from ...lock.lease import BodyScope, Lease
 from ...lock.options import Options
 from ...transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
 from .clock import ServerClock
-from .ticks import Outcome, Tick, lost_run
+from .ticks import Outcome, Tick, at, lost_run
 
 log: Final = logging.getLogger("aiolocks.schedule")
 
@@ -137,7 +137,7 @@ class Claims:
         zone: The time zone in which the log tells of ticks.
     """
 
-    __slots__ = ("_clock", "_doubtful", "_engine", "_name", "_options", "_zone")
+    __slots__ = ("_clock", "_doubtful", "_engine", "_name", "_options", "_skips", "_zone")
 
     def __init__(
         self, engine: Context, name: str, options: Options, clock: ServerClock, zone: dt.tzinfo = dt.UTC
@@ -148,6 +148,7 @@ class Claims:
         self._clock = clock
         self._zone = zone
         self._doubtful: TickCommands | None = None  # of a claim that the server may have granted
+        self._skips = False  # the log has told that ticks are skipped while a run goes on
 
     async def claim(self, ask: Ask) -> Run | Claimed | NotClaimed:
         """Asks the register for a tick: its run, or why there is none (`Claimed`: the answer came too late).
@@ -187,6 +188,7 @@ class Claims:
             early = isinstance(reply, NotClaimed) and reply.why == "early"
             self._clock.heard(reply.now_us, 0.0 if early else engine.now() - asked_at)
             self._tell_lost(commands)
+            self._tell_skipped(ask, reply)
             if lease is not None:
                 assert isinstance(reply, Claimed)
                 self._doubtful = None
@@ -215,3 +217,13 @@ class Claims:
                 "schedule %r: %s was lost: its process (%s on %s) died, froze or was cut off",
                 *(self._name, what, run.pid, visible(str(run.host))),
             )
+
+    def _tell_skipped(self, ask: Ask, reply: Claimed | NotClaimed) -> None:
+        if isinstance(reply, NotClaimed) and reply.why == "skipped" and ask.due is not None:
+            # A run of an hour may have a thousand ticks in its way.
+            level = logging.DEBUG if self._skips else logging.WARNING
+            due = at(ask.due, self._zone)
+            log.log(level, "schedule %r: the tick of %s is skipped: another run goes on", self._name, due)
+            self._skips = True
+        elif isinstance(reply, Claimed) or reply.ends_in is None:
+            self._skips = False

@@ -9,6 +9,7 @@
 --   by the step that raises it to the tick, so no tick is claimed twice. If a definition begins after several ticks, it is the
 --   moment when the definition begins, which need not be a due time. The others are when a process of that definition asked
 --   last, and until when one must ask again;
+-- - its field 'next:definition' is the moment of the next claim that the process which asked last has named. Operators read it;
 -- - its field 'claimed' is the newest due time of all definitions, for versions of aiolocks that know no definitions. It has a
 --   zero in front, unless such a version has written it;
 -- - its field 'undone' is the last claim that was taken back: some processes may know only that it was made;

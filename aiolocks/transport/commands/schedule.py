@@ -207,6 +207,51 @@ def _read(raw: Any) -> Read:
     return Read(int(now_us), _or_none(claimed), pairs, frozenset(living), records)
 
 
+@final
+class Times(NamedTuple):
+    """The times of a schedule, `cron` or `every`, as the register has them: milliseconds since 1970.
+
+    Attributes:
+        definition: A name for the times.
+        claimed: The newest tick that is claimed.
+        asked: When a process asked for a tick last.
+        expected: Until when a process must ask again, or none keeps the schedule.
+        next: When the next tick will be claimed; None where the register does not say.
+    """
+
+    definition: str
+    claimed: int
+    asked: int
+    expected: int
+    next: int | None
+
+
+def times(prefix: str, name: str) -> Command[list[Times]]:
+    """Reads which times a schedule has; those for which a process has asked last come first."""
+    register = key(prefix, _KIND, name, "register")
+    return Command(None, (register,), ("HGETALL", register), _times, lane=register.decode())
+
+
+def _times(raw: Any) -> list[Times]:
+    fields: dict[bytes, bytes] = raw if isinstance(raw, dict) else dict(zip(raw[::2], raw[1::2], strict=True))
+    found: list[Times] = []
+    for field, slot in fields.items():
+        head, _, definition = field.partition(b":")
+        if head == b"claimed" and definition:
+            claimed, asked, expected = map(int, slot.split(b":"))
+            following = fields.get(b"next:" + definition)
+            found.append(
+                Times(
+                    definition.decode(),
+                    claimed,
+                    asked,
+                    expected,
+                    None if following is None else int(following),
+                )
+            )
+    return sorted(found, key=lambda one: one.asked, reverse=True)
+
+
 def _or_empty(number: int | None) -> int | str:
     return "" if number is None else number
 
