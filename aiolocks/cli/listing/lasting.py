@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, final
 from ... import BackendError, Session, TickRecord
 from ...inspect.looking import Found
 from ...kinds.schedule.ticks import history
-from ...lock.engine import Engine
+from ...lock.context import Context
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of
 from ...transport.commands.inspect import FIRST, scan
@@ -150,7 +150,7 @@ def _of_schedule(kept: Kept) -> Iterator[tuple[str, str]]:
         yield "last run", run
 
 
-async def _of_leadership(engine: Engine, name: str) -> Facts:
+async def _of_leadership(engine: Context, name: str) -> Facts:
     look = await engine.ask(Observing(engine.settings.prefix, name).look(_SINCE_EVER))
     ended = [
         term
