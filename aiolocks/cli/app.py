@@ -36,8 +36,8 @@ See who holds what, and free what a dead or hung process still holds:
   aiolocks top
   aiolocks ui
   aiolocks release nightly-backup --force
-See when a job ran, and when it will:
-  aiolocks schedule nightly-backup
+See when a schedule of your service ran, and when it will:
+  aiolocks schedule nightly-report
 See whether a server is fit for locks:
   aiolocks doctor
 """
