@@ -42,7 +42,7 @@ OF_CLIENT: dict[str, Safeguard] = {
             without="standing |= BEHIND",
             instead="pass",
         ),
-        ("limits", "cluster-limits", "uniquejob"),
+        ("limits", "cluster-limits", "uniquejob", "fair-semaphore"),
     ),
     "one that asks already": Safeguard(
         "In a strict queue, a waiter that asks beside the head is the next head.",
