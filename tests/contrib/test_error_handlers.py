@@ -176,8 +176,13 @@ async def test_the_answer_to_an_error(
 
 
 async def test_a_server_that_is_away(
-    serve: Serve, own_server: OwnServer, connect: Connect, http: httpx.AsyncClient
+    serve: Serve,
+    own_server: OwnServer,
+    connect: Connect,
+    http: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG, "aiolocks.requests")
     own = await own_server()
 
     async def body(session: Session) -> None:
@@ -187,8 +192,12 @@ async def test_a_server_that_is_away(
     async with Session(connect(own)) as session, serve(session, body) as url:
         assert (await http.get(f"{url}/things/7")).status_code == 200
         own.kill()
-        answer = await http.get(f"{url}/things/8")
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        for _ in range(4):
+            answer = await http.get(f"{url}/things/8")
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    told = [one.levelno for one in caplog.records if one.name == "aiolocks.requests"]
+    assert len(told) == 4
+    assert told[-1] == logging.DEBUG  # the outage itself is told once
 
 
 # -- which errors
@@ -215,6 +224,21 @@ async def test_bugs_stay_500(
     # As without the handlers: aiohttp answers 504 to every TimeoutError.
     assert answer.status_code == (504 if serve is of_aiohttp and isinstance(error, TimeoutError) else 500)
     assert "detail" not in answer.text
+
+
+async def test_a_bug_reaches_the_server_as_it_is() -> None:
+    """Which writes its traceback into the log."""
+    app, error = FastAPI(), ConfigurationError("x")
+    install_error_handlers(app)
+
+    @app.get("/")
+    async def handler() -> None:
+        raise ExceptionGroup("", [TIMEOUT, error])
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        with pytest.raises(ExceptionGroup) as caught:
+            await client.get("/")
+    assert caught.value.exceptions == (TIMEOUT, error)
 
 
 TIMEOUT = LockTimeoutError("Lock", "n", blocking_timeout=1, remaining=None)
