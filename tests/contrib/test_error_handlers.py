@@ -241,6 +241,16 @@ async def test_a_bug_reaches_the_server_as_it_is() -> None:
     assert caught.value.exceptions == (TIMEOUT, error)
 
 
+async def test_a_bug_reaches_the_server_of_aiohttp_as_it_is(
+    session: Session, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = ConfigurationError("x")
+    await raising(of_aiohttp, session, http, error)
+    (told,) = [one for one in caplog.records if one.name == "aiohttp.server"]
+    assert told.exc_info
+    assert told.exc_info[1] is error
+
+
 TIMEOUT = LockTimeoutError("Lock", "n", blocking_timeout=1, remaining=None)
 LOST = LockLostError("Lock", "n", "x")
 
