@@ -16,7 +16,7 @@ from aiohttp import web
 
 from aiolocks import RemoteCallError, ResultNotKeptError, Session, SingleFlight
 from tests.adversity.flights import Work, joined, running, within
-from tests.conftest import Connect
+from tests.conftest import Connect, OwnServer
 
 PRICE = Decimal("17.50")
 
@@ -179,3 +179,45 @@ async def test_a_message_stays_as_it_is(session: Session, connect: Connect, text
     there = await raised_elsewhere(session, connect, ValueError(text))
     assert isinstance(there, RemoteCallError)
     assert there.message == text
+
+
+# -- the server
+
+
+async def test_a_cache_gives_its_value_though_the_server_is_gone(
+    own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "aiolocks.session")
+    own = await own_server()
+    async with Session(connect(own)) as session:
+
+        @SingleFlight(session, ttl=1)("k", keep=60)
+        async def number() -> int:
+            own.kill()
+            return 7
+
+        began = asyncio.get_running_loop().time()
+        assert await number() == 7
+        assert (
+            asyncio.get_running_loop().time() - began < 1.6
+        )  # not for a second lease, which nobody can give
+    assert [one for one in caplog.records if "'k'" in one.getMessage() and "published" in one.getMessage()]
+
+
+async def test_a_cache_gives_what_the_server_refuses(own_server: OwnServer, connect: Connect) -> None:
+    own = await own_server(arguments=("--proto-max-bulk-len", "1mb"))
+    async with Session(connect(own), largest_value=4_000_000) as session:
+
+        @SingleFlight(session, ttl=2)("k", keep=60)
+        async def large() -> str:
+            return "x" * 2_000_000
+
+        assert len(await large()) == 2_000_000
+        assert len(await large()) == 2_000_000
+
+
+async def test_with_stale_it_is_a_cache_too(session: Session) -> None:
+    work = Work(PRICE)
+    work.end.set()
+    for times in ({"keep": 60, "stale": 1}, {"keep": 60, "early": 1}):
+        assert await SingleFlight(session).do("k", work, **times) == PRICE
