@@ -147,6 +147,16 @@ async def test_of_aiohttp(session: Session, connect: Connect) -> None:
     assert (there.status, there.headers["Location"]) == (302, "/elsewhere")
 
 
+async def test_of_aiohttp_by_a_user(session: Session, connect: Connect) -> None:
+    class HTTPNotFound(web.HTTPException):  # of another status than that of aiohttp
+        status_code = 418
+
+    there = await raised_elsewhere(session, connect, HTTPNotFound(text="short and stout"))
+    assert isinstance(there, web.HTTPException)
+    assert not isinstance(there, web.HTTPNotFound)
+    assert (there.status, there.text) == (418, "short and stout")
+
+
 async def test_in_another_framework(
     session: Session, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +171,7 @@ async def test_in_another_framework(
     there = await raised_elsewhere(session, connect, web.HTTPConflict(text="twice"))
     assert isinstance(there, fastapi.HTTPException)
     assert (there.status_code, there.detail) == (409, "twice")
+    assert not there.headers  # that of a text is not that of JSON
 
 
 async def test_where_no_framework_is_loaded(
