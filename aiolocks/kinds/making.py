@@ -138,10 +138,7 @@ class Making:
     @property
     def keeps(self) -> bool:
         """Whether the work was done, and the server must know of it for as long as `keep`."""
-        made = self._made
-        return (
-            self._keeping.kept and made is not None and made.done and (made.tag == VALUE or not self._spares)
-        )
+        return self._keeping.kept and self._made is not None and self._made.done
 
     async def make(self) -> Outcome | None:
         """Runs the call, unless another run has left its result; None if another call replaces the value.

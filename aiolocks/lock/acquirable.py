@@ -462,6 +462,8 @@ def locks_of_calls(
         TypeError, ValueError: As a decorator does.
     """
     names = names_of_calls(lock._all_names(), function)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module, as below
-    if names is None:
-        return lambda args, kwargs: lock  # noqa: ARG005 - as the other one
-    return lambda args, kwargs: lock._renamed(names.of(args, kwargs))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+    def lock_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AcquirableT:
+        return lock if names is None else lock._renamed(names.of(args, kwargs))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+    return lock_of

@@ -41,6 +41,7 @@ OnLost = Callable[[LockLostError], object]
 """Called with the error when a lease is lost."""
 
 P = ParamSpec("P")
+_NO_FUNCTION: Final[Any] = object()
 R = TypeVar("R")
 T = TypeVar("T")
 LeaseT = TypeVar("LeaseT", bound="Lease")
@@ -670,7 +671,7 @@ class Lock(SyncOnly, Generic[LeaseT]):
         block.__exit__(exc_type, exc, traceback)
 
     @final
-    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
+    def __call__(self, function: Callable[P, R] = _NO_FUNCTION, /) -> Callable[P, R]:
         """Decorates a function: each call of it holds the lock.
 
         The name is a template of the function's parameters, such as `"order:{order_id}"`, as for the
@@ -683,6 +684,8 @@ class Lock(SyncOnly, Generic[LeaseT]):
             ValueError: The template is not as it should be. From a call: its name is empty or too long, or an
                 argument equals nothing, as `nan`.
         """
+        if function is _NO_FUNCTION:
+            raise TypeError(f"use `with lock:` or `@lock`: {self!r} is not called")
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"a lock of aiolocks.sync decorates a plain function, not {function!r}: for a coroutine "

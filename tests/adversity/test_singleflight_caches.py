@@ -16,7 +16,7 @@ from aiohttp import web
 
 from aiolocks import RemoteCallError, ResultNotKeptError, Session, SingleFlight
 from tests.adversity.flights import Work, joined, running, within
-from tests.conftest import Connect
+from tests.conftest import Connect, OwnServer
 
 PRICE = Decimal("17.50")
 
@@ -147,6 +147,16 @@ async def test_of_aiohttp(session: Session, connect: Connect) -> None:
     assert (there.status, there.headers["Location"]) == (302, "/elsewhere")
 
 
+async def test_of_aiohttp_by_a_user(session: Session, connect: Connect) -> None:
+    class HTTPNotFound(web.HTTPException):  # of another status than that of aiohttp
+        status_code = 418
+
+    there = await raised_elsewhere(session, connect, HTTPNotFound(text="short and stout"))
+    assert isinstance(there, web.HTTPException)
+    assert not isinstance(there, web.HTTPNotFound)
+    assert (there.status, there.text) == (418, "short and stout")
+
+
 async def test_in_another_framework(
     session: Session, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +171,7 @@ async def test_in_another_framework(
     there = await raised_elsewhere(session, connect, web.HTTPConflict(text="twice"))
     assert isinstance(there, fastapi.HTTPException)
     assert (there.status_code, there.detail) == (409, "twice")
+    assert not there.headers  # that of a text is not that of JSON
 
 
 async def test_where_no_framework_is_loaded(
@@ -179,3 +190,45 @@ async def test_a_message_stays_as_it_is(session: Session, connect: Connect, text
     there = await raised_elsewhere(session, connect, ValueError(text))
     assert isinstance(there, RemoteCallError)
     assert there.message == text
+
+
+# -- the server
+
+
+async def test_a_cache_gives_its_value_though_the_server_is_gone(
+    own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "aiolocks.session")
+    own = await own_server()
+    async with Session(connect(own)) as session:
+
+        @SingleFlight(session, ttl=1)("k", keep=60)
+        async def number() -> int:
+            own.kill()
+            return 7
+
+        began = asyncio.get_running_loop().time()
+        assert await number() == 7
+        assert (
+            asyncio.get_running_loop().time() - began < 1.6
+        )  # not for a second lease, which nobody can give
+    assert [one for one in caplog.records if "'k'" in one.getMessage() and "published" in one.getMessage()]
+
+
+async def test_a_cache_gives_what_the_server_refuses(own_server: OwnServer, connect: Connect) -> None:
+    own = await own_server(arguments=("--proto-max-bulk-len", "1mb"))
+    async with Session(connect(own), largest_value=4_000_000) as session:
+
+        @SingleFlight(session, ttl=2)("k", keep=60)
+        async def large() -> str:
+            return "x" * 2_000_000
+
+        assert len(await large()) == 2_000_000
+        assert len(await large()) == 2_000_000
+
+
+async def test_with_stale_it_is_a_cache_too(session: Session) -> None:
+    work = Work(PRICE)
+    work.end.set()
+    for times in ({"keep": 60, "stale": 1}, {"keep": 60, "early": 1}):
+        assert await SingleFlight(session).do("k", work, **times) == PRICE

@@ -176,8 +176,13 @@ async def test_the_answer_to_an_error(
 
 
 async def test_a_server_that_is_away(
-    serve: Serve, own_server: OwnServer, connect: Connect, http: httpx.AsyncClient
+    serve: Serve,
+    own_server: OwnServer,
+    connect: Connect,
+    http: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG, "aiolocks.requests")
     own = await own_server()
 
     async def body(session: Session) -> None:
@@ -187,8 +192,12 @@ async def test_a_server_that_is_away(
     async with Session(connect(own)) as session, serve(session, body) as url:
         assert (await http.get(f"{url}/things/7")).status_code == 200
         own.kill()
-        answer = await http.get(f"{url}/things/8")
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        for _ in range(4):
+            answer = await http.get(f"{url}/things/8")
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    told = [one.levelno for one in caplog.records if one.name == "aiolocks.requests"]
+    assert len(told) == 4
+    assert told[-1] == logging.DEBUG  # the outage itself is told once
 
 
 # -- which errors
@@ -215,6 +224,31 @@ async def test_bugs_stay_500(
     # As without the handlers: aiohttp answers 504 to every TimeoutError.
     assert answer.status_code == (504 if serve is of_aiohttp and isinstance(error, TimeoutError) else 500)
     assert "detail" not in answer.text
+
+
+async def test_a_bug_reaches_the_server_as_it_is() -> None:
+    """Which writes its traceback into the log."""
+    app, error = FastAPI(), ConfigurationError("x")
+    install_error_handlers(app)
+
+    @app.get("/")
+    async def handler() -> None:
+        raise ExceptionGroup("", [TIMEOUT, error])
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        with pytest.raises(ExceptionGroup) as caught:
+            await client.get("/")
+    assert caught.value.exceptions == (TIMEOUT, error)
+
+
+async def test_a_bug_reaches_the_server_of_aiohttp_as_it_is(
+    session: Session, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = ConfigurationError("x")
+    await raising(of_aiohttp, session, http, error)
+    (told,) = [one for one in caplog.records if one.name == "aiohttp.server"]
+    assert told.exc_info
+    assert told.exc_info[1] is error
 
 
 TIMEOUT = LockTimeoutError("Lock", "n", blocking_timeout=1, remaining=None)
@@ -345,9 +379,7 @@ def test_a_grace_is_checked(of: Any) -> None:
 # -- once the answer has begun
 
 
-async def test_nothing_is_added_to_an_answer_that_has_begun(
-    session: Session, http: httpx.AsyncClient
-) -> None:
+async def test_nothing_is_added_to_an_answer_that_has_begun(session: Session) -> None:
     app = FastAPI(lifespan=session_lifespan(session))
     install_error_handlers(app)
 
@@ -360,10 +392,10 @@ async def test_nothing_is_added_to_an_answer_that_has_begun(
         return StreamingResponse(stream())
 
     async with uvicorn_serves(app) as url:
-        await ends_early(http, url)
+        await ends_early(url)
 
 
-async def test_nothing_is_added_to_an_answer_of_aiohttp_that_has_begun(http: httpx.AsyncClient) -> None:
+async def test_nothing_is_added_to_an_answer_of_aiohttp_that_has_begun() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
@@ -373,17 +405,21 @@ async def test_nothing_is_added_to_an_answer_of_aiohttp_that_has_begun(http: htt
     app = web.Application(middlewares=[error_middleware])
     app.router.add_get("/", handler)
     async with aiohttp_serves(app) as url:
-        await ends_early(http, url)
+        await ends_early(url)
 
 
-async def ends_early(http: httpx.AsyncClient, url: str) -> None:
-    got = b""
-    with pytest.raises(httpx.RemoteProtocolError):
-        async with http.stream("GET", url) as answer:
-            assert answer.status_code == 200
-            async for some in answer.aiter_raw():
-                got += some
-    assert got == b"some of it"
+async def ends_early(url: str) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+    got = await asyncio.wait_for(reader.read(), 10)  # up to the end of the connection
+    writer.close()
+    await writer.wait_closed()
+    assert got.startswith(b"HTTP/1.1 200")
+    assert b"some of it" in got
+    assert got.count(b"HTTP/1.1") == 1
+    assert b"detail" not in got
+    assert not got.endswith(b"0\r\n\r\n")  # which would be its end
 
 
 # -- beside the user's own handlers

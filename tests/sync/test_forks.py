@@ -77,7 +77,7 @@ def test_the_child_connects_anew(locks: Session, redis: Redis) -> None:
 
 
 def test_a_lease_of_the_parent(locks: Session, redis: Redis) -> None:
-    with locks.lock("it", ttl=0.3) as entered, locks.lock("other").acquire() as lease:
+    with locks.lock("it", ttl=0.8) as entered, locks.lock("other").acquire() as lease:
         kept = locks.lock("kept").acquire()
 
         def work() -> None:
@@ -95,7 +95,7 @@ def test_a_lease_of_the_parent(locks: Session, redis: Redis) -> None:
             assert locks.lock("it").try_acquire() is None  # held, for all that the child knows
 
         forked(work)
-        time.sleep(0.4)  # the parent still hears of its renewals
+        time.sleep(1)  # the parent still hears of its renewals
         for one in (entered, lease, kept):
             one.ensure_held()
             assert one.owned()

@@ -81,11 +81,11 @@ def test_while_the_server_is_silent(locks: Session, url: str, redis: Redis) -> N
     lock = locks.lock("it")
     with lock:
         pass
-    redis.client_pause(400)
+    redis.client_pause(1500)
     began = time.monotonic()
     with raising(0.1), pytest.raises(SoftTimeLimit):
         lock.acquire()
-    assert time.monotonic() - began < 0.35
+    assert time.monotonic() - began < 1.3
     wait_until(lambda: not held(redis))
 
 

@@ -182,7 +182,9 @@ def test_intervals(locks: Session) -> None:
 def test_a_majority_of_masters(locks: Session, redis: Redis) -> None:
     with ExitStack() as stack:
         servers = [stack.enter_context(EmbeddedServer()) for _ in range(2)]
-        others = [stack.enter_context(Session.from_url(one.url, prefix="shop")) for one in servers]
+        others = [Session.from_url(one.url, prefix="shop") for one in servers]
+        for other in others:
+            stack.callback(other.close)
         lock = locks.redlock(others, "it", ttl=10)
         with lock as lease:
             assert lease.kind == "redlock"

@@ -49,13 +49,13 @@ def test_on_lost_is_called_with_the_error_in_a_thread_of_its_own(locks: Session)
     def on_lost(error: LockLostError) -> None:
         told.append((error, threading.current_thread()))
         begun.set()
-        time.sleep(0.3)  # it may block: the loop renews other leases meanwhile
+        time.sleep(0.8)  # it may block: the loop renews other leases meanwhile
 
-    with locks.lock("other", ttl=0.2) as other, pytest.raises(LockLostError):
+    with locks.lock("other", ttl=0.6) as other, pytest.raises(LockLostError):
         with locks.rwlock("it", on_lost=on_lost).writer:
             lose(locks)
             assert begun.wait(5)
-            time.sleep(0.3)
+            time.sleep(0.8)
             other.ensure_held()
     ((error, thread),) = told
     assert (error.name, thread.daemon) == ("it", True)
@@ -100,8 +100,8 @@ def test_on_lost_that_fails_is_logged(locks: Session, caplog: pytest.LogCaptureF
 
 
 def test_a_lease_is_renewed_while_the_thread_works(locks: Session) -> None:
-    with locks.lock("it", ttl=0.2) as lease:
-        end = time.monotonic() + 0.6
+    with locks.lock("it", ttl=0.6) as lease:
+        end = time.monotonic() + 1
         while time.monotonic() < end:  # without ever giving way
             pass
         lease.ensure_held()

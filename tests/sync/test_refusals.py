@@ -106,3 +106,9 @@ def test_they_say_what_they_are(locks: Session) -> None:
     assert repr(locks.rwlock("it")) == "<sync RWLock 'it' ttl=30>"
     assert repr(locks.rangelock("it").writer(1, 2)) == "<sync RangeLock.writer 'it' [1.0, 2.0) ttl=30>"
     assert repr(locks.rangelock("it", ttl=5)) == "<sync RangeLock 'it' ttl=5>"
+
+
+def test_a_lock_is_not_called(locks: Session) -> None:
+    """`rwlock(...).reader` is a lock, not a method that makes one."""
+    with pytest.raises(TypeError, match=r"use `with lock:` or `@lock`: <.*reader.*is not called"):
+        locks.rwlock("a").reader()  # type: ignore[call-arg]
