@@ -1,7 +1,7 @@
 -- Takes a span, or tells how long a lease that is in the way may last.
 -- Sent again with a token that already holds a span, it is the same grant with a new ttl.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…19 pairs of ends   20 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 mode   6 a   7 b
 --       8 token of the upgradable that it will upgrade, or -   9 lease of the marks of a waiter, ms   10 seat
 --       11 flags: w will wait if refused, p passes the wakeup on, s stays in the queue, l leaves it with its bell, h is
@@ -21,6 +21,7 @@ local rung = (purge(seat) > 0 or asking) and wake_waiters(0) or {}  -- waiters e
 local waits_for_it = has(flags, 'w')
 local _, _, _, noted = waiter(bell)
 local mark = waits_for_it and noted or '-'
+if mode ~= 'r' and not redis.call('ZSCORE', queue, bell .. seat) then mark = '-' end  -- taken for dead, it has lost its place
 local had, left, right, minted, metadata = holder(token)
 if had then
   keep(fence, ARGV[3])
@@ -31,12 +32,14 @@ else
   if upgrade_of ~= '-' and not (upgradable == 'u' and tonumber(left) <= tonumber(a) and tonumber(b) <= tonumber(right)) then
     return {0, -3}
   end
-  local first, own = waits_for_it and is_first(bell, seat), nil
-  local overtakes = asking and mode == 'u' and called_upgradable and called_upgradable ~= asking
-  if overtakes or is_blocked(mode, a, b, mark, upgrade_of, first) then
+  local own
+  local passes = mark == 't' or mark == 'p' or (waits_for_it and is_first(bell, seat))
+  if is_blocked(waits_for_it and bell or '', mode, a, b, upgrade_of, passes) then
     if waits_for_it then
       remove_from_side('c', bell)  -- a called waiter has asked, and cannot enter after all
-      write_waiter(bell, mode, a, b, next_mark(mode, a, b, mark, upgrade_of, first), upgrade_of, tonumber(ARGV[9]))
+      local behind = mode ~= 'r' and not passes and is_behind(bell, a, b)
+      mark = mark_of(mode, a, b, upgrade_of, behind)
+      write_waiter(bell, mode, a, b, mark, upgrade_of, tonumber(ARGV[9]))
       own = enqueue(queue, bell, seat, has(flags, 'q'))
     end
     local rank = woken and (redis.call('ZRANK', queue, bell .. seat) or 0)

@@ -635,7 +635,7 @@ class SpanScripts(Scripts):
     shared = ("forms", "bells", "fence", "queue", "spans")
     deadlines = frozenset({"ends", "waits"})
     looking = ("spans_acquire", "spans_locked")
-    sides = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+    sides = ("readers", "upgradables", "writers", "reservations", "turns", "calls", "places")
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         super().__init__(redis, prefix, mutant)
@@ -742,7 +742,7 @@ class SpanScripts(Scripts):
         }
 
     async def mark(self, who: str) -> str | None:
-        """p for a reservation, t for a turn, - for none; None for who does not wait."""
+        """p for a reservation, q for a place, t for a turn, - for none; None for who does not wait."""
         span = await self.redis.hget(self.spans, self.bell(who))
         return None if span is None else span.split(b" ")[3].decode()
 

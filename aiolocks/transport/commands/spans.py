@@ -39,7 +39,7 @@ _OWNED: Final = Script("spans_owned", *_SHARED, mid_move="mid_move_spans")
 _RELEASE: Final = Script("spans_release", *_SHARED, "stolen", mid_move="mid_move_spans")
 _RENEW: Final = Script("spans_renew", *_SHARED, "stolen", mid_move="mid_move_spans")
 
-_SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+_SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls", "places")
 _ROLES: Final = ("ends", "waits", "fence", "queue", *(f"{side}.{end}" for side in _SIDES for end in "ab"))
 _SEAT: Final = "0" * SEAT_LENGTH
 _FORGET_EVERY: Final = 4
@@ -150,7 +150,7 @@ class SpanCommands(NameCommands):
 
     def listener(self, token: str) -> Listener:
         spans, ends, waits = self._keys[:3]
-        marks = (waits, spans, ends, *self._keys[11:17])
+        marks = (waits, spans, ends, *self._keys[11:19])
         return Listener(
             self.bell, self._keys[4:5], _SEAT, deadlines=(ends, waits), marks=marks, marks_ms=self._marks_ms
         )

@@ -23,6 +23,7 @@ from .failures import SORTS
 from .faults import MARKS, NOTICED, RECOVERY
 from .network import Wire
 from .node import Node
+from .passing import Passing
 from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
@@ -81,9 +82,12 @@ class Run:
         self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
         self.topology = TOPOLOGIES[schedule.kind.topology](world, schedule, self.lose)
         self.servers = self.topology.servers
+        passing = Passing(self.referee.wrong)
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
             server.on_request = self._look_for_what_stays
+            if schedule.kind.spans and schedule.kind.topology == "one":
+                server.on_step = passing.executed
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         parts = map(world.clockwork.part, ("ledger", "rings", "graces"))
@@ -400,7 +404,6 @@ class Run:
         plain = {crew.part for crew in self.schedule.crews if crew.wakeup == "plain"}
         referee.judge(
             trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
-            trace.writers() if kind.spans else [],
             trace.readers() if kind.phased else [],
             trace.writers_asked(plain) if kind.phased else [],
             limited.Turns(trace.of_limits() if kind.limited else ()),

@@ -18,7 +18,7 @@ _WAITING: Final = re.compile(rb"w (\S+) (\S+) p (\S+)")
 _MODES: Final = {b"r": "reader", b"u": "upgradable", b"w": "writer"}
 _FORCE_SPANS: Final = Script("force_spans", "bells", "stolen", "forcing")
 _SPAN_SIDES: Final = tuple(f"{side}.{end}" for side in ("readers", "upgradables", "writers") for end in "ab")
-_MARK_SIDES: Final = tuple(f"{side}.{end}" for side in ("reservations", "turns", "calls") for end in "ab")
+_MARK_SIDES: Final = tuple(f"{side}.{end}" for side in ("reservations", "turns", "calls", "places") for end in "ab")
 
 
 def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
