@@ -512,14 +512,16 @@ async def test_downgrade_wakes_readers_and_no_writer(start: Start, same: bool) -
     readers = [await waiter(elsewhere, other.reader.acquire()) for _ in range(3)]
     upgradable = await waiter(elsewhere, other.upgradable.acquire())
     await lease.downgrade()
-    for task in (*readers, upgradable):
+    for task in readers:
         await (await in_within(AT_ONCE, task)).release()
     await asyncio.sleep(0.02)
     assert not writer.done()
+    assert not upgradable.done()  # it has asked after the writer
     assert await other.reader.try_acquire() is None  # it has reserved
     lease.ensure_held()
     await lease.release()
     await (await in_within(AT_ONCE, writer)).release()
+    await (await in_within(AT_ONCE, upgradable)).release()
 
 
 async def test_downgrade_leaves_no_gap_for_a_writer(start: Start) -> None:

@@ -271,7 +271,7 @@ class RangesModel(Model):
         return waiter in self.asked and (want.within is not None or not self.behind(want, waiter))
 
     def behind(self, want: Want, waiter: int | None = None) -> bool:
-        """Whether a writer or an upgradable that has asked before it, or before now, waits for a part of it."""
+        """Whether a writer or an upgradable waits for a part of it that has asked before this waiter."""
         return any(self._is_in_order(self.waiting[other], want) for other in self._before(waiter))
 
     def _is_in_order(self, other: Want, want: Want) -> bool:

@@ -197,7 +197,7 @@ class SpanCommands(NameCommands):
             if wanted.excludes(span):
                 if token in told or not all_told:  # else it was lost, and nobody here knows
                     return True
-            elif refused.remaining_ms is None and wanted.mode != "w" and wanted.within(span):
+            elif refused.remaining_ms is None and wanted.mode == "r" and wanted.within(span):
                 return True  # a writer has reserved what this wants, and waits for what is held of it here
         return False
 
