@@ -92,4 +92,5 @@ SORTS: dict[str, Sort] = {
     "rwlock": Sort(_rwlock("rwr"), _manner("rwr"), _beside("rwr")),
     "rwlock, writers": Sort(_rwlock("wwr"), Manner(), _beside("wwr")),
     "rwlock, upgradables": Sort(_rwlock("uur"), Manner(), _beside("uur")),
+    "rwlock, phases": Sort(_rwlock("uwr"), Manner(), _beside("uwr")),
 }

@@ -82,12 +82,11 @@ class Run:
         self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
         self.topology = TOPOLOGIES[schedule.kind.topology](world, schedule, self.lose)
         self.servers = self.topology.servers
-        passing = Passing(self.referee.wrong)
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
             server.on_request = self._look_for_what_stays
             if schedule.kind.spans and schedule.kind.topology == "one":
-                server.on_step = passing.executed
+                server.on_step = Passing(self.referee.wrong).executed
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         parts = map(world.clockwork.part, ("ledger", "rings", "graces"))
