@@ -744,7 +744,11 @@ class SpanScripts(Scripts):
     async def mark(self, who: str) -> str | None:
         """p for a reservation, q for a place, t for a turn, - for none; None for who does not wait."""
         span = await self.redis.hget(self.spans, self.bell(who))
-        return None if span is None else span.split(b" ")[3].decode()
+        if span is None:
+            return None
+        mark = span.split(b" ")[3].decode()
+        place = await self.redis.zscore(self.key("places.a"), self.bell(who))
+        return "q" if mark == "-" and place is not None else mark
 
     async def side(self, side: str) -> list[tuple[bytes, float, float]]:
         """Those spans: whose, and their ends."""

@@ -716,7 +716,7 @@ async def test_adopt_of_another_span_is_refused(spans) -> None:
 async def test_who_has_to_wait_is_noted_with_his_span(spans) -> None:
     await spans.acquire(ME, "w")
     await spans.acquire(OTHER, "r", 20, 30)
-    for mode, mark, side in (("r", "t", "turns"), ("u", "q", "places"), ("w", "q", "places")):
+    for mode, mark, side in (("r", "t", "turns"), ("u", "-", "places"), ("w", "-", "places")):
         await spans.wait("x", mode, 3, 4)
 
         assert await spans.redis.hget(spans.spans, spans.bell("x")) == f"{mode} 3 4 {mark} -".encode()
@@ -1938,6 +1938,12 @@ SPARED = {
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [
+    Mutation(
+        "shared/spans",
+        "mark == 'q' and '-' or mark, upgrade_of}",
+        "mark, upgrade_of}",
+        "test_who_has_to_wait_is_noted_with_his_span",
+    ),
     Mutation(
         "spans_acquire",
         "(purge(seat) > 0 or asking) and wake_waiters(0) or {}",

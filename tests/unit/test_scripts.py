@@ -118,7 +118,7 @@ FROZEN = {
     "shared/queue": "182b37ee0266e0a29b0da56ba7ad996c56bf7f15",
     "shared/room": "7bfa0c5dacc5cb1dbe28ef742556b2f5950e0d9c",
     "shared/runs": "b47a2c4b0400ad3c8603a97bf313e2a9819ccdba",
-    "shared/spans": "cf1b60cf5a3ee1cab2f47a9b649f6e4b29bfe470",
+    "shared/spans": "77fa83aa09da848565f9d397fbbae377e49ec535",
     "shared/mid_move_terms": "cd99a405a9fed63a03864247eb52cb63a5acd34c",
     "shared/terms": "25cbbaabaf0b4c8a59987ae97244384383bef3db",
     "shared/ticks": "e0756ec316ae92299d985a760ba56be01456bfb1",

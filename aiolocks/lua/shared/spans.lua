@@ -87,14 +87,18 @@ local function remove_holder(token, mode, a, b)
   if mode == 'w' then left_by_writers[#left_by_writers + 1] = {tonumber(a), tonumber(b)} end
 end
 
--- Mode, a, b, mark (p, q, t or -) and the token of the upgradable that it will upgrade (or -), of a waiter; or nil.
-local function waiter(id) return read(id, waits, '^(%l) (%S+) (%S+) (%S) (%S+)$') end
+-- Mode, a, b, mark (p, q, t or -) and the token of the upgradable that it will upgrade (or -), of a waiter; or nil. A place is
+-- written as no mark: versions of aiolocks that know no places read these entries too.
+local function waiter(id)
+  local mode, a, b, mark, upgrade_of = read(id, waits, '^(%l) (%S+) (%S+) (%S) (%S+)$')
+  return mode, a, b, mode ~= 'r' and mark == '-' and 'q' or mark, upgrade_of
+end
 
 -- `ms`: how long the waiter and its marks last. A later deadline that the waiter has already stays. An upgradable keeps
 -- its place when it is called: until it asks, no other one enters.
 local function write_waiter(id, mode, a, b, mark, upgrade_of, ms)
   ms = math.max(ms, (tonumber(redis.call('ZSCORE', waits, id) or 0) or 0) - NOW)
-  write(id, {mode, a, b, mark, upgrade_of}, waits, ms)
+  write(id, {mode, a, b, mark == 'q' and '-' or mark, upgrade_of}, waits, ms)
   for _, side in ipairs({'p', 'q', 't'}) do
     if side == mark or (side == 'q' and mode == 'u') then
       add_to_side(side, id, a, b, ms)
