@@ -233,13 +233,21 @@ def _show_half_open(span: Span) -> str:
     return f" [{span.a}, {math.nextafter(float(span.b), math.inf)!r})"
 
 
+def _ends_half_open(span: Span) -> tuple[float, float]:
+    return float(span.a), math.nextafter(float(span.b), math.inf)
+
+
+def _ends_closed(span: Span) -> tuple[float, float]:
+    return float(span.a), float(span.b)
+
+
 def _show_closed(span: Span) -> str:
     return f" [{span.a}, {span.b}]"
 
 
 _FAMILIES: Final = {
-    "[)": SpanClass("RangeLock", _half_open, _show_half_open),
-    "[]": SpanClass("RangeLock", _closed, _show_closed),
+    "[)": SpanClass("RangeLock", _half_open, _show_half_open, _ends_half_open),
+    "[]": SpanClass("RangeLock", _closed, _show_closed, _ends_closed),
 }
 
 

@@ -26,7 +26,9 @@ _HOOKS: Final = (
     "on_renewed",
     "on_waited",
     "on_timeout",
+    "on_upgraded",
     "on_downgraded",
+    "on_shrunk",
     "on_detached",
     "on_abandoned",
     "on_stolen",
@@ -43,14 +45,16 @@ class LockEvent:
         kind: Kind of the lock, as `"lock"`.
         name: Name of the lock. There may be very many: think before it becomes a label of a metric.
         fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
-        seconds: For `on_acquired`, `on_waited`, `on_timeout` and `on_deadlock` how long it waited, for
-            `on_renewed` how long it may be relied on, for `on_downgraded`, `on_released`, `on_lost` and
-            `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
+        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout` and `on_deadlock` how long it
+            waited, for `on_renewed` how long it may be relied on, for `on_downgraded`, `on_shrunk`,
+            `on_released`, `on_lost` and `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
             server's clock.
         reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
             for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
             for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for.
-        was: Kind of the lock before, for `on_downgraded`.
+        was: Kind of the lock before, for `on_downgraded`; of the upgradable lease, for `on_upgraded`.
+        interval: Lower and upper end of what the lease holds, as numbers; None but for the leases of a
+            `RangeLock`.
     """
 
     kind: str
@@ -59,6 +63,7 @@ class LockEvent:
     seconds: float = 0.0
     reason: str = ""
     was: str = ""
+    interval: tuple[float, float] | None = None
 
 
 @final
@@ -143,6 +148,8 @@ class Events:
     def acquired(self, possession: Possession, seconds: float) -> None:
         self.counters.acquisitions += 1
         self.counters.wait.add(seconds)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: acquired after %.3f s", _named(possession), seconds)
         if hooks := self._hooks["on_acquired"]:
             _tell(hooks, _of(possession, seconds))
 
@@ -151,7 +158,7 @@ class Events:
         if hooks or log.isEnabledFor(logging.DEBUG):
             for possession in possessions:
                 seconds = possession.remaining()
-                log.debug("%s %r: renewed, %.3f s left", possession.kind, possession.name, seconds)
+                log.debug("%s: renewed, %.3f s left", _named(possession), seconds)
                 _tell(hooks, _of(possession, seconds))
 
     def stolen(self, possession: Possession, grant: Granted) -> None:
@@ -181,12 +188,29 @@ class Events:
             possession.stop_reason,
         )
 
+    def upgraded(self, possession: Possession, seconds: float, was: str) -> None:
+        """After `acquired`: the writer that an upgradable lease has become for a while."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: upgraded", _named(possession))
+        if hooks := self._hooks["on_upgraded"]:
+            _tell(hooks, _of(possession, seconds, was=was))
+
+    def shrunk(self, possession: Possession, seconds: float) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: shrunk", _named(possession))
+        if hooks := self._hooks["on_shrunk"]:
+            _tell(hooks, _of(possession, seconds))
+
     def downgraded(self, possession: Possession, seconds: float, was: str) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: downgraded", _named(possession))
         if hooks := self._hooks["on_downgraded"]:
             _tell(hooks, _of(possession, seconds, was=was))
 
     def released(self, possession: Possession, seconds: float) -> None:
         self.counters.hold.add(seconds)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: released after %.3f s", _named(possession), seconds)
         if hooks := self._hooks["on_released"]:
             _tell(hooks, _of(possession, seconds))
 
@@ -214,7 +238,16 @@ def _of(possession: Possession, seconds: float, reason: str = "", was: str = "")
         seconds=seconds,
         reason=reason,
         was=was,
+        interval=possession.interval,
     )
+
+
+def _named(possession: Possession) -> str:
+    """As lines of the log name it: for a range, with its interval."""
+    text = f"{possession.kind} {possession.name!r}"
+    if possession.interval is not None:
+        text += " from {} to {}".format(*possession.interval)
+    return text
 
 
 def _tell(hooks: list[Callable[[LockEvent], object]], event: LockEvent) -> None:

@@ -566,6 +566,7 @@ class Possession:
 
     Attributes:
         end: How it has ended.
+        interval: What it holds of a range, as users see it.
         scope: The body that has entered it.
         stop_reason: Why the body was told to stop before the end.
         watch: The watchdog's.
@@ -581,6 +582,7 @@ class Possession:
         "fencing_token",
         "gate",
         "granted_at",
+        "interval",
         "label",
         "name",
         "scope",
@@ -605,6 +607,7 @@ class Possession:
         self.fencing_token = fencing_token
         self.gate = target.gate
         self.granted_at = sent
+        self.interval = claim.commands.interval
         self.label = target.label
         self.name = target.name
         self.term = Term(

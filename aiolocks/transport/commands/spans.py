@@ -92,9 +92,10 @@ class SpanCommands(NameCommands):
         kind: The kind whose name space it is.
         under: The token of the upgradable that will be upgraded; empty when there is none.
         longest_sleep_ms: After which a waiter asks again, at the latest.
+        interval: The span as users know it, if it is one of a range.
     """
 
-    __slots__ = ("_keys", "_label", "_marks_ms", "_name", "_span", "_under", "bell")
+    __slots__ = ("_keys", "_label", "_marks_ms", "_name", "_span", "_under", "bell", "interval")
 
     def __init__(
         self,
@@ -108,11 +109,13 @@ class SpanCommands(NameCommands):
         retention_ms: int,
         longest_sleep_ms: int,
         session: str,
+        interval: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(retention_ms)
         self._label = label
         self._name = name
         self._span = span
+        self.interval = interval
         self._under = under or "-"
         self._marks_ms = max(BELL_TTL_MS, _FORGET_EVERY * longest_sleep_ms)
         who = f"{session}.{span.mode}.{span.a}_{span.b}" + (f".{under[:16]}" if under else "")
