@@ -30,6 +30,7 @@ from .limits import NoisyTenant
 from .lock_or_watch import LockOrWatch
 from .loss import Flush, Loss
 from .many import Many, ManyNew
+from .phases import Phases
 from .profile import Profile
 from .range import WriterAmongIntervals
 from .redlock import ContendedRedlock, RedlockAlone
@@ -60,6 +61,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "limits": [NoisyTenant],
     "rw": [ReaderAmongReaders],
     "range": [WriterAmongIntervals],
+    "phases": [Phases],
     "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
     "jobs": [SharedRun, Updates],
     "redlock": [RedlockAlone, ContendedRedlock],
