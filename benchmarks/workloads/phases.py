@@ -38,8 +38,8 @@ class Phases(Workload):
 
     name = "phases"
     work = (
-        "an `RWLock`, three sessions: 8 readers (5 ms, and a pause of 10 ms), 2 planners (upgradable; plan for "
-        "100 ms, upgrade, write for 5 ms) and one plain writer (5 ms, and a pause of 50 ms)"
+        "an `RWLock`, three sessions: 8 readers (5 ms, and a pause of 10 ms), 2 planners (upgradable; plan "
+        "for 100 ms, upgrade, write for 5 ms) and one plain writer (5 ms, and a pause of 50 ms)"
     )
     floor = "the same without the plain writer"
     figures = (
@@ -85,9 +85,12 @@ async def _enter(lock: Any, _: float) -> Any:
 
 
 async def _enter_as_published(lock: Any, until: float) -> Any:
-    while (lease := await lock.try_acquire()) is None and time.perf_counter() < until:
+    while time.perf_counter() < until:
+        lease = await lock.try_acquire()
+        if lease is not None:
+            return lease
         await asyncio.sleep(random.uniform(0, 0.01))
-    return lease
+    return None
 
 
 class _Scene:
