@@ -259,6 +259,18 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "turns in a row",
     ),
+    # When p0 leaves, the planner of p2 and the reader of p1 are called. The planner asks first, and upgrades at once.
+    "spans: calls": (
+        schedule(
+            "rwlock",
+            1,
+            5.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.4)),
+            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.1, 0.1, want=READER)),
+            crew("tracking", NEAR, one("p2.w0.r0", 0.2, 0.0, want=UPGRADABLE, doing="upgrade")),
+        ),
+        "passed a reader that was called",
+    ),
     # p0 dies as a reader. p1 reads on for a minute, and its renewals keep the marks of all readers alive.
     # p1 lets go later than the death of p0 can explain, and a writer must find nobody in its way.
     "spans: purge": (
