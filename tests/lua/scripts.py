@@ -730,6 +730,10 @@ class SpanScripts(Scripts):
         assert refused[0] == 0, refused
         return refused
 
+    async def seat(self, who: str, mode: str, a: float | str = 0, b: float | str = 10) -> None:
+        """That one is refused, and takes its place, by one request: where there are many."""
+        assert (await self.acquire(token_of(who), mode, a, b, who=who, flags="w"))[0] == 0
+
     async def come(self, who: str, mode: str, a: float | str = 0, b: float | str = 10, **kwargs: Any) -> Any:
         """That one tries again, having been woken."""
         return await self.acquire(token_of(who), mode, a, b, who=who, **{"flags": "wpl", **kwargs})

@@ -1289,7 +1289,7 @@ async def test_of_many_places_elsewhere_an_earlier_one_may_be_behind_those_that_
     await spans.wait("wide", "w", 0, 1000)
     await spans.wait("x", "u", 2, 3)
     for number in range(WALK):
-        await spans.wait(f"n{number}", "w", 10 + number, 10 + number)
+        await spans.seat(f"n{number}", "w", 10 + number, 10 + number)
     await spans.release(ME, flags="")
 
     assert (await spans.acquire(FOURTH, "w", 4, 5))[0] == 0
@@ -1323,7 +1323,7 @@ async def test_behind_the_walk_waiters_keep_their_order_too(spans) -> None:
     await spans.acquire(ME, "r", 0, 1)
     await spans.acquire(OTHER, "w", 50, 60)
     for number in range(WALK):
-        await spans.wait(f"b{number}", "w", 0, 55 if number == 3 else 1)
+        await spans.seat(f"b{number}", "w", 0, 55 if number == 3 else 1)
     for who, mode, a, b in (("guide", "w", 0, 1), ("x", "u", 54, 56), ("y", "u", 57, 58), ("z", "u", 58, 59)):
         await spans.wait(who, mode, a, b)
 
@@ -1337,11 +1337,11 @@ async def test_behind_the_walk_a_waiter_does_not_count_itself(spans) -> None:
     await spans.acquire(ME, "r", 0, 1)
     await spans.acquire(OTHER, "w", 50, 60)
     for number in range(WALK):
-        await spans.wait(f"b{number}", "w", 0, 1)
+        await spans.seat(f"b{number}", "w", 0, 1)
     for who, mode, a, b in (("guide", "w", 0, 1), ("x", "u", 50, 52), ("y", "u", 52, 52.5)):
         await spans.wait(who, mode, a, b)
     for number in range(WALK - 2):
-        await spans.wait(f"n{number}", "u", 53, 53 + number / 1000)
+        await spans.seat(f"n{number}", "u", 53, 53 + number / 1000)
 
     assert await spans.release(OTHER) == [1, spans.bell("guide")]
     assert (await spans.come("guide", "w", 0, 1, flags="wp"))[2] == spans.bell("x")
