@@ -7,7 +7,7 @@
 --       11 flags: w will wait if refused, p passes the wakeup on, s stays in the queue, l leaves it with its bell, h is
 --       told of leases in the way, if refused
 -- Returns {1, fencing token, number of waiters in the queue, for how many more of the same there is room, bells rung…}
---      or {0, remaining ms (-2: other waiters go first)[, leases in the way], bells rung…}; the leases:
+--      or {0, remaining ms (-2 or -4: other waiters go first)[, leases in the way], bells rung…}; the leases:
 --      {the server's time, microseconds; ''; and of each its token, ms left, span}
 --      or {0, -3} when that upgradable does not hold a span around this one
 --
@@ -46,7 +46,7 @@ else
     if rank then wake_waiters(rank < WALK and 0 or rank + 1, rung) end
     rung[#rung + 1] = own
     local ms = remaining(mode, a, b, upgrade_of)
-    if ms == -2 then check_ends() end
+    if ms < 0 then check_ends() end
     if has(flags, 'h') then table.insert(rung, 1, add_blocking_leases(mode, a, b, upgrade_of, 8, {whole(MICROSECONDS), ''})) end
     return {0, ms, unpack(rung)}
   end

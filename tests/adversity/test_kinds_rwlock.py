@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Backoff, LeaseState, LockTimeoutError, RangeLock, RWLock, Session
+from aiolocks import Backoff, DeadlockError, LeaseState, LockTimeoutError, RangeLock, RWLock, Session
 from tests.adversity.tools import (
     AT_ONCE,
     SLACK,
@@ -497,6 +497,31 @@ async def read(lock: RWLock) -> None:
 
 async def drive(driver: CancelAt[Any]) -> None:
     await driver
+
+
+@pytest.mark.parametrize("mode", ["reader", "upgradable"])
+async def test_inside_a_reader_that_keeps_a_writer_out_its_own_task_is_told_at_once(
+    start: Start, mode: str
+) -> None:
+    """But not where the writer waits for an upgradable as well: then a reader enters, and an upgradable waits."""
+    lock, other = RWLock(start(), "a"), RWLock(start(), "a")
+    async with lock.reader:
+        writing = begin(other.writer.acquire())
+        await eventually(lambda: other.reader.locked())
+        with pytest.raises(DeadlockError, match="this very task holds RWLock.reader 'a'"):
+            await asyncio.wait_for(getattr(lock, mode).acquire(), AT_ONCE)
+        writing.cancel()
+        await asyncio.wait({writing})
+    async with other.upgradable:
+        writing = begin(other.writer.acquire())
+        await asyncio.sleep(0.05)
+        async with lock.reader:
+            if mode == "reader":
+                await (await asyncio.wait_for(lock.reader.acquire(), AT_ONCE)).release()
+            else:
+                with pytest.raises(LockTimeoutError):
+                    await lock.upgradable.acquire(blocking_timeout=0.1)
+    await (await asyncio.wait_for(writing, AT_ONCE)).release()
 
 
 # -- downgrades ----------------------------------------------------------------------------------------------

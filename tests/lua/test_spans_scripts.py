@@ -257,7 +257,12 @@ async def test_who_is_refused_for_others_who_wait_is_told_no_time(spans) -> None
     await spans.acquire(ME, "r", 0, 1)
     await spans.wait("x", "w", 0, 10)
 
-    assert await spans.acquire(OTHER, "r", 5, 6) == [0, -2]
+    assert await spans.acquire(OTHER, "r", 5, 6) == [0, -4], "which has reserved"
+    assert await spans.acquire(OTHER, "u", 5, 6) == [0, -4]
+    await spans.release(token_of("x"), who="x", flags="rl")
+    await spans.acquire(FOURTH, "u", 8, 9)
+    await spans.wait("x", "w", 5, 9)
+    assert await spans.acquire(OTHER, "u", 5, 6) == [0, -2], "which waits for an upgradable"
 
 
 async def test_an_upgrade_is_told_what_is_left_of_the_reader_it_waits_for(spans) -> None:
@@ -1938,6 +1943,12 @@ SPARED = {
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [
+    Mutation(
+        "shared/spans",
+        "(overlapping('p', a, b) > 0 and -4 or -2)",
+        "-4",
+        "test_who_is_refused_for_others_who_wait_is_told_no_time",
+    ),
     Mutation(
         "shared/spans",
         "mark == 'q' and '-' or mark, upgrade_of}",

@@ -194,8 +194,11 @@ local function add_blocking_leases(mode, a, b, upgrade_of, most, found)
   return found
 end
 
--- Ms that a lease in the way has left, if a look at WALK spans finds one; -2 when other waiters go first.
-local function remaining(mode, a, b, upgrade_of) return add_blocking_leases(mode, a, b, upgrade_of, 1, {})[2] or -2 end
+-- Ms that a lease in the way has left, if a look at WALK spans finds one; else other waiters go first: -4 if one of them has
+-- a reservation, and so waits for readers alone, or -2.
+local function remaining(mode, a, b, upgrade_of)
+  return add_blocking_leases(mode, a, b, upgrade_of, 1, {})[2] or (overlapping('p', a, b) > 0 and -4 or -2)
+end
 
 -- True also of a newcomer after waiters that are all dead: their marks outlast their bells, and no step wakes it when these end.
 local function is_first(id, seat) return (first_living(queue, 0) or id .. seat) == id .. seat end

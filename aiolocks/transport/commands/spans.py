@@ -43,6 +43,8 @@ _SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "
 _ROLES: Final = ("ends", "waits", "fence", "queue", *(f"{side}.{end}" for side in _SIDES for end in "ab"))
 _SEAT: Final = "0" * SEAT_LENGTH
 _FORGET_EVERY: Final = 4
+_RESERVED: Final = -4
+"""In the place of the time that a lease has left: a writer that waits goes first, and keeps readers out."""
 
 
 class Span(NamedTuple):
@@ -200,7 +202,7 @@ class SpanCommands(NameCommands):
             if wanted.excludes(span):
                 if token in told or not all_told:  # else it was lost, and nobody here knows
                     return True
-            elif refused.remaining_ms is None and wanted.mode == "r" and wanted.within(span):
+            elif refused.reserved and wanted.mode != "w" and wanted.within(span):
                 return True  # a writer has reserved what this wants, and waits for what is held of it here
         return False
 
@@ -218,7 +220,10 @@ class SpanCommands(NameCommands):
     def _answer(self, raw: Any) -> Answer:
         if raw[:2] == [0, -3]:
             raise LockLostError(self._label, self._name, "the upgradable lease does not hold it any more")
-        return answer(raw)
+        answered = answer(raw)
+        if isinstance(answered, Refused):
+            answered.reserved = raw[1] == _RESERVED
+        return answered
 
 
 def _changed(raw: Any) -> Changed:
