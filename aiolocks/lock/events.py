@@ -47,8 +47,8 @@ class LockEvent:
         fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
         seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout` and `on_deadlock` how long it
             waited, for `on_renewed` how long it may be relied on, for `on_downgraded`, `on_shrunk`,
-            `on_released`, `on_lost` and `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
-            server's clock.
+            `on_released`, `on_lost` and `on_detached` how long it was held, for `on_stolen` how long the
+            holder before had it, by the server's clock.
         reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
             for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
             for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for.

@@ -503,13 +503,14 @@ async def drive(driver: CancelAt[Any]) -> None:
 async def test_inside_a_reader_that_keeps_a_writer_out_its_own_task_is_told_at_once(
     start: Start, mode: str
 ) -> None:
-    """But not where the writer waits for an upgradable as well: then a reader enters, and an upgradable waits."""
+    """But not where the writer waits for an upgradable as well: then a reader enters."""
     lock, other = RWLock(start(), "a"), RWLock(start(), "a")
     async with lock.reader:
         writing = begin(other.writer.acquire())
         await eventually(lambda: other.reader.locked())
         with pytest.raises(DeadlockError, match="this very task holds RWLock.reader 'a'"):
-            await asyncio.wait_for(getattr(lock, mode).acquire(), AT_ONCE)
+            async with asyncio.timeout(AT_ONCE):
+                await getattr(lock, mode).acquire()
         writing.cancel()
         await asyncio.wait({writing})
     async with other.upgradable:
@@ -517,7 +518,8 @@ async def test_inside_a_reader_that_keeps_a_writer_out_its_own_task_is_told_at_o
         await asyncio.sleep(0.05)
         async with lock.reader:
             if mode == "reader":
-                await (await asyncio.wait_for(lock.reader.acquire(), AT_ONCE)).release()
+                async with asyncio.timeout(AT_ONCE), lock.reader:
+                    pass
             else:
                 with pytest.raises(LockTimeoutError):
                     await lock.upgradable.acquire(blocking_timeout=0.1)

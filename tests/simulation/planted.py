@@ -259,7 +259,7 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "turns in a row",
     ),
-    # When p0 leaves, the planner of p2 and the reader of p1 are called. The planner asks first, and upgrades at once.
+    # When p0 leaves, the planner of p2 and the reader of p1 are called. The planner asks first, and upgrades.
     "spans: calls": (
         schedule(
             "rwlock",
