@@ -125,8 +125,8 @@ class RangeLock:
     `int` beyond 2**53 that a double cannot hold is refused, a `datetime` of our times is exact to the
     microsecond.
 
-    Readers and writers that wait for each other take turns, as those of a `RWLock` do. A check takes a
-    time that grows with the logarithm of the number of intervals that are held.
+    Readers and writers that wait for each other take turns, and writers and upgradables enter in the order of
+    asking, as those of a `RWLock` do, where their intervals overlap. A check takes a time that grows with the logarithm of the number of intervals that are held.
 
     Options that have no text here are those of `Lock`.
 
