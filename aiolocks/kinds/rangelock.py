@@ -126,7 +126,8 @@ class RangeLock:
     microsecond.
 
     Readers and writers that wait for each other take turns, and writers and upgradables enter in the order of
-    asking, as those of a `RWLock` do, where their intervals overlap. A check takes a time that grows with the logarithm of the number of intervals that are held.
+    asking, as those of a `RWLock` do, where their intervals overlap. A check takes a time that grows with the
+    logarithm of the number of intervals that are held.
 
     Options that have no text here are those of `Lock`.
 
