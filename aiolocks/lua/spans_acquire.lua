@@ -57,7 +57,7 @@ else
   end
 end
 local leaves = waits_for_it and not has(flags, 's')
-if leaves then remove_waiter(bell, seat) end
+if leaves and (noted or others > 0) then remove_waiter(bell, seat) end
 if has(flags, 'l') or (leaves and noted) then redis.call('DEL', bell) end
 wake_waiters(0, rung)
 return {1, minted, others > 0 and redis.call('ZCARD', queue) or 0, mode == 'r' and 1000000 or 0, unpack(rung)}

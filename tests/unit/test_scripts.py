@@ -82,7 +82,7 @@ FROZEN = {
     "schedule_read": "d4572de877a9ab91c280c1ea4d43577953b18d21",
     "schedule_release": "b6524e798477d7745cb760f516855d41e9e63322",
     "schedule_trigger": "da160a61089ed90bd04215838bfc0862e3912739",
-    "spans_acquire": "ab11a4ac05daa0a560ca858b5a8c4bd5feba0956",
+    "spans_acquire": "2f982310566120bd9d02f1a29cece379d7450e05",
     "spans_adopt": "ad32aa817cc1ded5ce1c6b545094400237fb002b",
     "spans_annotate": "55a4c761ff0c663e6381cadd903fe6b4dd3b7635",
     "spans_change": "d9f2d378f95efa7dcd9c1b33aadad2af356eea65",
