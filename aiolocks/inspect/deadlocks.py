@@ -8,8 +8,8 @@ published. If these waits could make a ring, it looks at the locks of that ring 
 The records are not of one moment. So a deadlock counts when it was found twice with the same waits, each of
 which its session has confirmed in between (`beat`): a task that waits does not enter anything, so that what
 was there both times was there all the time, and at one moment everything of it was. A writer that holds
-nothing publishes nothing, and may be part of a ring by its reservation: it is confirmed when the deadline of
-its reservation has moved, as it does each time that its session says that it still waits.
+nothing publishes nothing, and may be part of a ring by its place: it is confirmed when the deadline of
+its place has moved, as it does each time that its session says that it still waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EVERY: Final = 0.6
 """Seconds between two requests of a session; records last three times as long."""
 
 Beats = Mapping[str | bytes, int]
-"""Heartbeats of waits, by id, and deadlines of reservations, by bell: they rise while the waiter lives."""
+"""Heartbeats of waits, by id, and deadlines of places, by bell: they rise while the waiter lives."""
 
 
 @final
@@ -66,7 +66,7 @@ class Found:
         }
         if beats:
             for occupants in self._occupants.values():
-                beats |= {one.bell: one.until_ms for one in occupants.reservations}
+                beats |= {one.bell: one.until_ms for one in occupants.places}
         return {one: min(beat, before.get(one, beat)) for one, beat in beats.items()}
 
     def confirmed(self, before: Beats) -> Found:

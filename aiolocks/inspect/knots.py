@@ -7,7 +7,8 @@ will do, and for spans, of which some exclude others. Among the stuck, a deadloc
 which waits for all the others (a strongly connected part); the rest only waits for those.
 
 A reader that waits behind a writer, which waits for a reader, needs no lease of the writer: what keeps the
-writer out is in the reader's way.
+writer out is in the reader's way. So it is for a writer or an upgradable that waits behind an earlier one of
+these. A writer that waits for more than readers keeps no reader out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple, final
 
 from .._infos import KindAndName
 from ..lock.holders import lease_id
-from ..transport.commands.families.snapshots import Reservation, Snapshot
+from ..transport.commands.families.snapshots import Place, Snapshot
 from .waits import Wait, Want
 
 Edges = dict[str, set[str]]
@@ -40,7 +41,7 @@ class Occupants(NamedTuple):
 
     leases: dict[str, Lease]
     permits: int | None
-    reservations: tuple[Reservation, ...]
+    places: tuple[Place, ...]
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Occupants:
@@ -53,12 +54,12 @@ class Occupants(NamedTuple):
             )
             for holder in snapshot.holders
         }
-        return cls(leases, snapshot.value, snapshot.reservations)
+        return cls(leases, snapshot.value, snapshot.places)
 
     def of_waiters(self, counts: Callable[[bytes, int], bool]) -> Occupants:
-        """The same, with the reservations alone that count: by their bells and deadlines."""
-        left = tuple(one for one in self.reservations if counts(one.bell, one.until_ms))
-        return self._replace(reservations=left)
+        """The same, with the waiters alone that count: by their bells and deadlines."""
+        left = tuple(one for one in self.places if counts(one.bell, one.until_ms))
+        return self._replace(places=left)
 
 
 def may_wait_for(waits: Mapping[str, Wait]) -> Edges:
@@ -116,8 +117,10 @@ def _in_the_way(want: Want, occupants: Mapping[KindAndName, Occupants], stay: It
             found.update(there)
         else:
             found.update(_excluding(want.mode, want.span, there))
-            if want.mode != "w":
+            if want.mode == "r":
                 found.update(_behind_writers(want, those_there, there))
+            elif not want.upgrades:
+                found.update(_behind_earlier(want, those_there, there))
     return found
 
 
@@ -126,21 +129,43 @@ def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, Lease]
         one
         for one, lease in leases.items()
         if lease.span is not None
-        and lease.span[0] <= span[1]
-        and span[0] <= lease.span[1]
+        and _overlap(lease.span, span)
         and ("w" in (mode, lease.mode) or mode == lease.mode == "u")
     }
 
 
 def _behind_writers(want: Want, those_there: Occupants, there: Mapping[str, Lease]) -> set[str]:
-    """The leases, also its own, that keep out the writers whose reservations are in the way."""
+    """The leases, also its own, that keep out the writers whose reservations are in the way of a reader."""
     assert want.span is not None
     found: set[str] = set()
-    for one in those_there.reservations:
-        if one.span[0] <= want.span[1] and want.span[0] <= one.span[1]:
+    for one in those_there.places:
+        if one.reserved and _overlap(one.span, want.span):
             upgraded = lease_id(one.under) if one.under else ""
             found |= _excluding("w", one.span, {key: there[key] for key in there if key != upgraded})
     return found
+
+
+def _behind_earlier(want: Want, those_there: Occupants, there: Mapping[str, Lease]) -> set[str]:
+    """The leases, also its own, that keep out those that have asked before this writer or upgradable.
+
+    Of several places that may be its own, the first is taken: so it waits for nobody that came later.
+    """
+    plain = [one for one in those_there.places if not one.under]
+    own = [one for one in plain if (one.mode, one.span) == (want.mode, want.span)]
+    look = sorted(own, key=lambda one: one.asked)[:1]
+    found: set[str] = set()
+    ahead: set[bytes] = set()
+    for one in look:
+        for other in plain:
+            if other.bell not in ahead and other.asked < one.asked and _overlap(one.span, other.span):
+                ahead.add(other.bell)
+                look.append(other)
+                found |= _excluding(other.mode, other.span, there)
+    return found
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
 
 
 def knots(edges: Mapping[str, set[str]]) -> list[frozenset[str]]:

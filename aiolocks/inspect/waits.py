@@ -35,6 +35,11 @@ class Want(NamedTuple):
     span: tuple[float, float] | None = None
     caps: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def upgrades(self) -> bool:
+        """Whether it is an upgrade, which waits for no other waiter."""
+        return self.mode == "w" and len(self.own) > 1
+
 
 @final
 class Held(NamedTuple):

@@ -118,9 +118,13 @@ def run(
     *,
     limit: int,
     waiting: int | None = None,
+    timeout: float | None = None,
     ticket_run: TicketRun | None = None,
 ) -> Coroutine[Any, Any, LeaseT]:
-    """Acquires one of `limit` slots, for which `waiting` calls may wait; or the run of a ticket."""
+    """Acquires one of `limit` slots, for which `waiting` calls may wait; or the run of a ticket.
+
+    `timeout`: seconds to wait; None for ever.
+    """
     # Where any number may wait, the waiters of this session stand in one queue. Else the server has to tell
     # them apart: each asks for itself, with a bell of its own.
     alone = waiting is not None or ticket_run is not None
@@ -141,7 +145,7 @@ def run(
     binding: Binding[LeaseT] = Binding(
         engine, resource, lease_type, label="UniqueJob", name=key, options=options
     )
-    return binding.acquire(None)
+    return binding.acquire(timeout)
 
 
 async def unless_duplicate(running: Coroutine[Any, Any, LeaseT]) -> LeaseT | None:

@@ -125,8 +125,9 @@ class RangeLock:
     `int` beyond 2**53 that a double cannot hold is refused, a `datetime` of our times is exact to the
     microsecond.
 
-    Readers and writers that wait for each other take turns, as those of a `RWLock` do. A check takes a
-    time that grows with the logarithm of the number of intervals that are held.
+    Readers and writers that wait for each other take turns, and writers and upgradables enter in the order of
+    asking, as those of a `RWLock` do, where their intervals overlap. A check takes a time that grows with the
+    logarithm of the number of intervals that are held.
 
     Options that have no text here are those of `Lock`.
 
@@ -233,13 +234,21 @@ def _show_half_open(span: Span) -> str:
     return f" [{span.a}, {math.nextafter(float(span.b), math.inf)!r})"
 
 
+def _ends_half_open(span: Span) -> tuple[float, float]:
+    return float(span.a), math.nextafter(float(span.b), math.inf)
+
+
+def _ends_closed(span: Span) -> tuple[float, float]:
+    return float(span.a), float(span.b)
+
+
 def _show_closed(span: Span) -> str:
     return f" [{span.a}, {span.b}]"
 
 
 _FAMILIES: Final = {
-    "[)": SpanClass("RangeLock", _half_open, _show_half_open),
-    "[]": SpanClass("RangeLock", _closed, _show_closed),
+    "[)": SpanClass("RangeLock", _half_open, _show_half_open, _ends_half_open),
+    "[]": SpanClass("RangeLock", _closed, _show_closed, _ends_closed),
 }
 
 

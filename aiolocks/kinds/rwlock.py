@@ -33,10 +33,11 @@ class RWLock:
     | upgradable | enters | waits | waits |
     | writer | waits | waits | waits |
 
-    A writer that waits *reserves*: from then on new readers and upgradables wait, those inside leave, and
-    the writer enters. When it leaves, the readers that waited meanwhile enter before the next writer does. So
-    neither side starves. A reservation has a lease of its own, 2 s: a waiting writer that dies holds up
-    nobody for longer.
+    Writers and upgradables enter in the order of asking. While nothing but readers is in the way of a writer
+    that waits, it *reserves*: new readers wait, those inside leave, and the writer enters. When it leaves,
+    the readers that waited meanwhile enter before the next writer does. So neither side starves. Behind an
+    upgradable, a writer that waits keeps no reader out. A place in the order has a lease of its own, 2 s: a
+    waiter that dies holds up nobody for longer.
 
     A reader inside a reader of the same task can deadlock: if a writer has reserved between the two, the
     inner one waits for the writer, and the writer for the outer one. The task then gets a `DeadlockError`.

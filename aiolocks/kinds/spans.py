@@ -44,11 +44,13 @@ class SpanClass:
         lock: Name of the class.
         part: Makes a span of the bounds that a user gives; None where there are none.
         show: Writes a span for messages; empty for everything.
+        ends: The bounds of a span, as a user gives them; None where there are none.
     """
 
     lock: str
     part: Callable[[str, Any, Any], Span] | None = None
     show: Callable[[Span], str] = field(default=lambda _: "")
+    ends: Callable[[Span], tuple[float, float] | None] = field(default=lambda _: None)
 
     @property
     def kind(self) -> str:
@@ -70,6 +72,7 @@ class SpanClass:
             retention_ms=milliseconds(engine.settings.fence_retention),
             longest_sleep_ms=milliseconds(engine.settings.backoff.maximum),
             session=engine.session_id,
+            interval=self.ends(span),
         )
 
     def resource(self, engine: Context, name: str, span: Span, *, under: str = "") -> Resource:
@@ -132,8 +135,12 @@ class SpanLease(Lease):
         possession.ensure_held()
         if not changed.part:
             raise ValueError(f"{possession.label} {self.name!r} cannot become more than it is")
+        shrunk = (span.a, span.b) != (self._span.a, self._span.b)
         self._span = span
+        possession.interval = self._span_class.ends(span)
         possession.become(self._span_class.label(span))
+        if shrunk:
+            engine.events.shrunk(possession, engine.now() - possession.granted_at)
 
     def _upgrading(
         self, lease_type: type[LeaseT], span: Span, blocking_timeout: Seconds | None
@@ -158,11 +165,14 @@ class SpanLease(Lease):
             name=self.name,
             options=self._options,
         )
+        began = engine.now()
         try:
-            return await binding.acquire(timeout)
+            lease = await binding.acquire(timeout)
         except LockLostError:
             possession.lose("the server no longer has it as the holder")
             raise
+        engine.events.upgraded(lease._possession, engine.now() - began, possession.kind)  # noqa: SLF001
+        return lease
 
     def __repr__(self) -> str:
         name = repr(self.name)

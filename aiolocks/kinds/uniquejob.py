@@ -9,7 +9,7 @@ from typing import Any, Literal, Never, final, overload
 from ..errors import DuplicateJobError
 from ..lock.acquirable import Pending, gives_pending
 from ..lock.lease import Lease
-from ..lock.options import Metadata, Options, Seconds, reject_unknown
+from ..lock.options import Metadata, Options, Seconds, optional_seconds, reject_unknown
 from ..lock.sources import engine_of, source_of
 from ..transport.commands.jobs import TicketRun, endless
 from .jobruns import MEANT, JobLease, JobSettings, LeaseT, LeaseType, run, unless_duplicate, whole_places
@@ -103,7 +103,13 @@ class UniqueJob:
     # -- the worker's side alone
 
     @gives_pending
-    def run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease]:
+    def run(
+        self,
+        *,
+        waiting: int | None = 1,
+        blocking_timeout: Seconds | None = None,
+        metadata: Metadata | None = None,
+    ) -> Pending[Lease]:
         """Runs when fewer than `limit` others do: at once, or when it is its turn.
 
         The result can be entered with `async with`, awaited (then release the lease yourself), or given to
@@ -119,10 +125,14 @@ class UniqueJob:
             waiting: How many may wait while `limit` run, 0 to 1000; None for any number. One is enough for a
                 job that looks at the present state. They run in the order in which they came. Waiters with
                 a ticket do not count: such a waiter runs nothing if another delivery does its ticket.
+            blocking_timeout: Seconds to wait for its turn; None for ever. 0 is the same as `waiting=0`: where
+                it cannot run at once, it is a duplicate.
             metadata: JSON values that stand beside this run, with those of the job.
 
         Raises:
             DuplicateJobError: `limit` run, and as many wait already.
+            LockTimeoutError: Its turn did not come within `blocking_timeout`; it gives its waiting place
+                back.
             ConfigurationError: Others run under the key with another `limit`.
             DeadlockError: This very task runs it, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
@@ -131,7 +141,12 @@ class UniqueJob:
         Cancelled at any point, nothing stays held, and the next waiter goes on.
         """
         places, options = whole_places(waiting), self._settings.options_with(metadata)
-        return Pending(lambda: self._run(Lease, options, waiting=places), of=self, call="run")
+        timeout = optional_seconds("blocking_timeout", blocking_timeout)
+        if timeout == 0:
+            places, timeout = 0, None
+        return Pending(
+            lambda: self._run(Lease, options, waiting=places, timeout=timeout), of=self, call="run"
+        )
 
     @gives_pending
     def try_run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease | None]:
@@ -280,9 +295,17 @@ class UniqueJob:
         options: Options,
         *,
         waiting: int | None = None,
+        timeout: float | None = None,
         ticket_run: TicketRun | None = None,
     ) -> Coroutine[Any, Any, LeaseT]:
         engine = engine_of(self._source, self)
         return run(
-            engine, self.key, lease_type, options, limit=self.limit, waiting=waiting, ticket_run=ticket_run
+            engine,
+            self.key,
+            lease_type,
+            options,
+            limit=self.limit,
+            waiting=waiting,
+            timeout=timeout,
+            ticket_run=ticket_run,
         )

@@ -20,7 +20,9 @@ _HOOKS: Final = (
     "on_renewed",
     "on_waited",
     "on_timeout",
+    "on_upgraded",
     "on_downgraded",
+    "on_shrunk",
     "on_detached",
     "on_abandoned",
     "on_stolen",
@@ -37,14 +39,16 @@ class LockEvent:
         kind: Kind of the lock, as `"lock"`.
         name: Name of the lock. There may be very many: think before it becomes a label of a metric.
         fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
-        seconds: For `on_acquired`, `on_waited`, `on_timeout` and `on_deadlock` how long it waited, for
-            `on_renewed` how long it may be relied on, for `on_downgraded`, `on_released`, `on_lost` and
-            `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
-            server's clock.
+        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout` and `on_deadlock` how long it
+            waited, for `on_renewed` how long it may be relied on, for `on_downgraded`, `on_shrunk`,
+            `on_released`, `on_lost` and `on_detached` how long it was held, for `on_stolen` how long the
+            holder before had it, by the server's clock.
         reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
             for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
             for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for.
-        was: Kind of the lock before, for `on_downgraded`.
+        was: Kind of the lock before, for `on_downgraded`; of the upgradable lease, for `on_upgraded`.
+        interval: Lower and upper end of what the lease holds, as numbers; None but for the leases of a
+            `RangeLock`.
     """
 
     kind: str
@@ -53,6 +57,7 @@ class LockEvent:
     seconds: float = 0.0
     reason: str = ""
     was: str = ""
+    interval: tuple[float, float] | None = None
 
 
 class Leased(Protocol):
@@ -66,6 +71,11 @@ class Leased(Protocol):
 
     @property
     def fencing_token(self) -> int: ...
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """What it holds of a range, as users see it."""
+        ...
 
     @property
     def stop_reason(self) -> str: ...
@@ -152,6 +162,8 @@ class Events:
     def acquired(self, lease: Leased, seconds: float) -> None:
         self.counters.acquisitions += 1
         self.counters.wait.add(seconds)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: acquired after %.3f s", _named(lease), seconds)
         if hooks := self._hooks["on_acquired"]:
             _tell(hooks, _of(lease, seconds))
 
@@ -160,7 +172,7 @@ class Events:
         if hooks or log.isEnabledFor(logging.DEBUG):
             for lease in leases:
                 seconds = lease.remaining()
-                log.debug("%s %r: renewed, %.3f s left", lease.kind, lease.name, seconds)
+                log.debug("%s: renewed, %.3f s left", _named(lease), seconds)
                 _tell(hooks, _of(lease, seconds))
 
     def stolen(self, lease: Leased, seconds: float, before: str) -> None:
@@ -183,12 +195,29 @@ class Events:
             lease.stop_reason,
         )
 
+    def upgraded(self, lease: Leased, seconds: float, was: str) -> None:
+        """After `acquired`: the writer that an upgradable lease has become for a while."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: upgraded", _named(lease))
+        if hooks := self._hooks["on_upgraded"]:
+            _tell(hooks, _of(lease, seconds, was=was))
+
+    def shrunk(self, lease: Leased, seconds: float) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: shrunk", _named(lease))
+        if hooks := self._hooks["on_shrunk"]:
+            _tell(hooks, _of(lease, seconds))
+
     def downgraded(self, lease: Leased, seconds: float, was: str) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: downgraded", _named(lease))
         if hooks := self._hooks["on_downgraded"]:
             _tell(hooks, _of(lease, seconds, was=was))
 
     def released(self, lease: Leased, seconds: float) -> None:
         self.counters.hold.add(seconds)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: released after %.3f s", _named(lease), seconds)
         if hooks := self._hooks["on_released"]:
             _tell(hooks, _of(lease, seconds))
 
@@ -216,7 +245,16 @@ def _of(lease: Leased, seconds: float, reason: str = "", was: str = "") -> LockE
         seconds=seconds,
         reason=reason,
         was=was,
+        interval=lease.interval,
     )
+
+
+def _named(lease: Leased) -> str:
+    """As lines of the log name it: for a range, with its interval."""
+    text = f"{lease.kind} {lease.name!r}"
+    if lease.interval is not None:
+        text += " from {} to {}".format(*lease.interval)
+    return text
 
 
 def _tell(hooks: list[Callable[[LockEvent], object]], event: LockEvent) -> None:

@@ -530,6 +530,7 @@ class Possession:
 
     Attributes:
         end: How it has ended.
+        interval: What it holds of a range, as users see it.
         scope: The body that has entered it.
         stop_reason: Why the body was told to stop before the end.
         watch: The watchdog's, until it ends or is let go of; else None.
@@ -540,6 +541,7 @@ class Possession:
     _releasing: Releasing | None = None  # from the first try to let go of it on
     _taken_back = False
     end: End | None = None
+    interval: tuple[float, float] | None = None
     scope: BodyScope | None = None
     stop_reason = ""
     watch: Any = None  # `Watching`, of which the watchdog knows more
@@ -557,6 +559,7 @@ class Possession:
         self.fencing_token = fencing_token
         self.gate = target.gate
         self.granted_at = sent
+        self.interval = claim.commands.interval
         self.label = target.label
         self.name = target.name
         self.term = Term(

@@ -1,7 +1,7 @@
 -- Gives a span from one token to another, with a new ttl and the new holder's metadata.
 -- Sent again after it was done, it is the same success. The fencing token stays.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…19 pairs of ends   20 bell
 -- ARGV  1 token that holds   2 token that will hold   3 ttl, ms   4 retention of the fence, ms   5 metadata, JSON
 --       6 mode   7 a   8 b   9 seat
 -- Returns the fencing token, or '' when neither token holds this span

@@ -1,7 +1,7 @@
 -- Shrinks the span that the token holds, or makes its writer a reader; then wakes the waiters that may enter.
 -- Sent again after it was done, it is the same success.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…19 pairs of ends   20 bell
 -- ARGV  1 token   2 mode from now on   3 a   4 b   5 seat
 -- Returns {1, bells rung…}, {0} when the token does not hold a span, or {-1} when the new span is no part of the old one
 --

@@ -1,7 +1,7 @@
 -- Releases the span if the token holds it, and leaves the queue; then wakes the waiters that may enter.
 -- The fence stays for its retention.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…19 pairs of ends   20 bell
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes, l leaves the queue with its bell
 -- Returns {1 when freed, 0 when the token does not hold a span, or the mark of who has freed it, bells rung…}
 local purged = purge(ARGV[3], true)

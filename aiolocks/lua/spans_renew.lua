@@ -1,6 +1,6 @@
 -- Sets the ttl again for the token that holds a span. Never creates a span that is gone.
 --
--- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…17 pairs of ends   18 bell
+-- KEYS  1 spans   2 ends   3 waits   4 fence   5 queue   6…19 pairs of ends   20 bell
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 seat
 -- Returns 1 when renewed, 0 when the token does not hold a span, or the mark of who has freed it
 if purge(ARGV[4], true) > 0 then wake_waiters(0) end

@@ -68,11 +68,23 @@ class Refused:
         lasting: No release ends it.
         first: The seat that goes first, where it is one of this session but not the asker's; else empty.
         full: Of several limits, the one that is full, and its cap; None where other waiters go first.
+        reserved: Other waiters go first, one of which waits for readers alone.
         seated: An asker that will wait has a seat, and a bell that hangs: if the bell is gone when the asker
             listens, it was rung. Of several servers, on a majority.
     """
 
-    __slots__ = ("detail", "error", "first", "full", "lasting", "remaining_ms", "rung", "seated", "told")
+    __slots__ = (
+        "detail",
+        "error",
+        "first",
+        "full",
+        "lasting",
+        "remaining_ms",
+        "reserved",
+        "rung",
+        "seated",
+        "told",
+    )
 
     def __init__(
         self,
@@ -88,6 +100,7 @@ class Refused:
         seated: bool = True,
     ) -> None:
         self.remaining_ms = remaining_ms
+        self.reserved = False
         self.rung = rung
         self.error = error
         self.detail = detail

@@ -24,12 +24,13 @@ from .handover import Handover, LongHandover
 from .held import Held
 from .idle import Idle
 from .imports import Import
-from .jobs import SharedRun, Updates
+from .jobs import OtherJobs, SharedRun, Updates
 from .leadership import LeadershipCrash, LeadershipHandover
 from .limits import NoisyTenant
 from .lock_or_watch import LockOrWatch
 from .loss import Flush, Loss
 from .many import Many, ManyNew
+from .phases import Phases
 from .profile import Profile
 from .range import WriterAmongIntervals
 from .redlock import ContendedRedlock, RedlockAlone
@@ -38,6 +39,7 @@ from .scale import Throng, Waiters
 from .schedules import Schedules
 from .semaphore import SemaphoreAmongHolders
 from .servers import Servers
+from .watch_processes import LockOrWatchByProcesses
 
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "counts": [Counts],
@@ -60,8 +62,14 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "limits": [NoisyTenant],
     "rw": [ReaderAmongReaders],
     "range": [WriterAmongIntervals],
-    "lock-or-watch": [partial(LockOrWatch, inside=0), partial(LockOrWatch, inside=1)],
-    "jobs": [SharedRun, Updates],
+    "phases": [Phases],
+    "lock-or-watch": [
+        partial(LockOrWatch, inside=0),
+        partial(LockOrWatch, inside=1),
+        partial(LockOrWatchByProcesses, inside=0),
+        partial(LockOrWatchByProcesses, inside=1),
+    ],
+    "jobs": [SharedRun, Updates, OtherJobs],
     "redlock": [RedlockAlone, ContendedRedlock],
     "cluster": [
         partial(InCluster, same=Many),

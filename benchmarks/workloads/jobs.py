@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import statistics
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -103,6 +104,63 @@ class Updates(Workload):
                 await asyncio.gather(*(update(number) for number in range(1, updates + 1)))
                 assert seen == updates, "an update was lost"
                 return Sample({"runs": runs, "seconds": time.perf_counter() - began})
+
+            yield measure
+
+
+class OtherJobs(Workload):
+    """What duplicates of one job do to the other jobs of the same workers."""
+
+    name = "jobs"
+    case = "the other jobs"
+    work = (
+        "4 workers, one queue: 400 deliveries of one job of 10 ms, and after each 20 of them another job of "
+        "2 ms; how long these take from the beginning, with `UniqueJob.run(waiting=1)` and without"
+    )
+    figures = (Figure("ms", "ms, median of the other jobs", 0), Figure("runs", "runs of the job"))
+    targets = (at_most(0.5, "ms", "the others wait half as long at most", of="no uniqueness"),)
+
+    @property
+    def contenders(self) -> Sequence[str]:
+        """The one without goes first."""
+        return ("no uniqueness", "aiolocks")
+
+    @asynccontextmanager
+    async def stage(self, address: Address) -> AsyncGenerator[Measure]:
+        """One process; each worker does one delivery at a time."""
+        from aiolocks import DuplicateJobError, Session, UniqueJob  # noqa: PLC0415 - as with every contender
+
+        deliveries = self.settings.size(400, 40)
+        async with Redis(**address.client_arguments) as client, Session(client) as session:
+
+            async def measure(contender: str) -> Sample:
+                job = UniqueJob(session, f"others:{next(_numbers)}")
+                runs, latencies = 0, list[float]()
+                queue = iter(range(deliveries + deliveries // 20))
+
+                async def report() -> None:
+                    nonlocal runs
+                    runs += 1
+                    await asyncio.sleep(_RUN)
+
+                async def deliver(number: int) -> None:
+                    if number % 21 == 20:
+                        await asyncio.sleep(0.002)
+                        latencies.append(time.perf_counter() - began)
+                    elif contender == "aiolocks":
+                        with contextlib.suppress(DuplicateJobError):
+                            async with job.run(waiting=1):
+                                await report()
+                    else:
+                        await report()
+
+                async def worker() -> None:
+                    for number in queue:
+                        await deliver(number)
+
+                began = time.perf_counter()
+                await asyncio.gather(*(worker() for _ in range(_PROCESSES)))
+                return Sample({"ms": statistics.median(latencies) * 1000, "runs": runs})
 
             yield measure
 

@@ -71,7 +71,7 @@ class LockOrWatch(Workload):
             Redis(max_connections=CONNECTIONS, **address.client_arguments) as client,
             Arena(address) as arena,
         ):
-            value = _Value(client, self._inside)
+            value = Value(client, self._inside)
 
             async def measure(contender: str) -> Sample:
                 if contender == FLOOR:
@@ -83,12 +83,12 @@ class LockOrWatch(Workload):
                 locks = await arena.locks(contender)
                 change = value.guarded_by(locks.lock(_VALUE))
                 rates = await _rates(value, change, changes)
-                return Sample({**rates, "crossing": _crossing(rates, watched)} if watched else rates)
+                return Sample({**rates, "crossing": crossing(rates, watched, _TASKS)} if watched else rates)
 
             yield measure
 
 
-class _Value:
+class Value:
     """The value that is changed, and the ways to do it."""
 
     def __init__(self, client: Any, inside: float) -> None:
@@ -113,6 +113,10 @@ class _Value:
         if int(await self._client.get(_VALUE)) != times:
             raise RuntimeError("a change was lost")
         return rate
+
+    async def prepare(self) -> None:
+        """There is a value, and a connection."""
+        await self._client.set(_VALUE, 0)
 
     async def change(self) -> None:
         """As if nobody else did."""
@@ -145,15 +149,15 @@ class _Value:
             await asyncio.sleep(self._inside)
 
 
-async def _rates(value: _Value, change: Change, times: int) -> dict[str, float]:
+async def _rates(value: Value, change: Change, times: int) -> dict[str, float]:
     return {str(tasks): await value.changed(change, times, tasks=tasks) for tasks in _TASKS}
 
 
-def _crossing(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
-    """The number of tasks, between two that were measured, at which both are as fast."""
-    leads = [(math.log(tasks), math.log(ours[str(tasks)] / theirs[str(tasks)])) for tasks in _TASKS]
+def crossing(ours: Mapping[str, float], theirs: Mapping[str, float], numbers: Sequence[int]) -> float:
+    """The number of tasks or processes, between two that were measured, at which both are as fast."""
+    leads = [(math.log(number), math.log(ours[str(number)] / theirs[str(number)])) for number in numbers]
     if leads[0][1] >= 0:
-        return _TASKS[0]
+        return numbers[0]
     for (before, behind), (after, ahead) in pairwise(leads):
         if ahead >= 0:
             return math.exp(before + (after - before) * behind / (behind - ahead))

@@ -130,6 +130,15 @@ def behind_a_writer(a: Session, b: Session, barrier: asyncio.Barrier) -> list[An
     ]
 
 
+def behind_an_earlier_one(a: Session, b: Session, barrier: asyncio.Barrier) -> list[Any]:
+    """A reader keeps out a writer, which keeps out an upgradable of the part beside that reader."""
+    return [
+        nested(RangeLock(a, RW).reader(0, 1), Lock(a, "x"), barrier=barrier),
+        nested(Lock(b, "x"), RangeLock(b, RW).upgradable(2, 4), barrier=barrier, after=0.2),
+        nested(RangeLock(b, RW).writer(0, 3), barrier=barrier),
+    ]
+
+
 def two_upgrades(a: Session, b: Session, barrier: asyncio.Barrier) -> list[Any]:
     def upgrading(session: Session, own: str, other: str) -> Callable[[], Awaitable[None]]:
         async def task() -> None:
@@ -181,6 +190,7 @@ RINGS = {
     "FairLock": (lambda *rest: ring_of(FairLock, *rest), 2),
     "ReentrantLock": (lambda *rest: ring_of(ReentrantLock, *rest), 2),
     "a reader behind a writer": (behind_a_writer, 2),
+    "an upgradable behind an earlier writer": (behind_an_earlier_one, 2),
     "two upgrades": (two_upgrades, 2),
     "all permits": (all_permits, 3),
     "MultiLock": (several_names, 2),
@@ -193,7 +203,7 @@ RINGS = {
 async def test_a_ring_is_named_in_time(sessions: Sessions, ring: str, caplog: Any) -> None:
     make, number = RINGS[ring]
     a, b = await sessions.open(2)
-    barrier = asyncio.Barrier(number + (ring == "a reader behind a writer") + 1)
+    barrier = asyncio.Barrier(number + ("behind" in ring) + 1)
     sessions.run(*make(a, b, barrier))
     await barrier.wait()
     event = await named(sessions, number)

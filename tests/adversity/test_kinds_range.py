@@ -16,8 +16,9 @@ from itertools import pairwise, product
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
-from aiolocks import LeaseState, LockTimeoutError, RangeLock
+from aiolocks import LeaseState, LockEvent, LockTimeoutError, RangeLock, RWLock, Session
 from aiolocks.transport import TOLD, WAITING
 from aiolocks.transport.commands.spans import Span, SpanCommands
 from tests.adversity.tools import AT_ONCE, Start, begin, in_within, waiter
@@ -391,3 +392,62 @@ async def test_t_p_9_a_check_makes_the_same_calls_beside_many(own_server: OwnSer
     assert calls_of_checks(own, 10_000) == few
     # None that takes longer the more there is, whatever it is asked for.
     assert few.keys().isdisjoint({"hgetall", "hkeys", "hscan", "hvals", "keys", "scan", "zscan"})
+
+
+# -- what is told --------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A listener of everything that is told of leases."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, LockEvent]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda event: self.events.append((name, event))
+
+
+@pytest.mark.parametrize("bounds", ["[)", "[]"])
+async def test_listeners_and_the_log_are_told_of_upgrades_and_shrinks_with_the_interval(
+    redis: Redis, caplog: pytest.LogCaptureFixture, bounds: Any
+) -> None:
+    caplog.set_level(logging.DEBUG, "aiolocks.session")
+    told = Told()
+    async with Session(redis, listeners=[told]) as session:
+        async with RangeLock(session, "a", bounds=bounds).upgradable(0, 10) as lease:
+            async with lease.upgrade(2, 4):
+                pass
+            await lease.shrink(1, 5)
+        async with RWLock(session, "b").upgradable as lease, lease.upgrade():
+            pass
+
+    seen = [(name, event.kind, event.interval, event.was) for name, event in told.events]
+    ranges = [
+        ("on_acquired", "rangelock.upgradable", (0, 10), ""),
+        ("on_acquired", "rangelock.writer", (2, 4), ""),
+        ("on_upgraded", "rangelock.writer", (2, 4), "rangelock.upgradable"),
+        ("on_released", "rangelock.writer", (2, 4), ""),
+        ("on_shrunk", "rangelock.upgradable", (1, 5), ""),
+        ("on_released", "rangelock.upgradable", (1, 5), ""),
+    ]
+    assert seen[: len(ranges)] == ranges
+    assert [(name, kind, was) for name, kind, _, was in seen[len(ranges) :]] == [
+        ("on_acquired", "rwlock.upgradable", ""),
+        ("on_acquired", "rwlock.writer", ""),
+        ("on_upgraded", "rwlock.writer", "rwlock.upgradable"),
+        ("on_released", "rwlock.writer", ""),
+        ("on_released", "rwlock.upgradable", ""),
+    ]
+    assert all(event.interval is None for _, event in told.events[len(ranges) :])
+    lines = [record.getMessage().partition(" after")[0] for record in caplog.records]
+    assert lines[: len(ranges)] == [
+        "rangelock.upgradable 'a' from 0.0 to 10.0: acquired",
+        "rangelock.writer 'a' from 2.0 to 4.0: acquired",
+        "rangelock.writer 'a' from 2.0 to 4.0: upgraded",
+        "rangelock.writer 'a' from 2.0 to 4.0: released",
+        "rangelock.upgradable 'a' from 1.0 to 5.0: shrunk",
+        "rangelock.upgradable 'a' from 1.0 to 5.0: released",
+    ]
+    assert lines[len(ranges)] == "rwlock.upgradable 'b': acquired"

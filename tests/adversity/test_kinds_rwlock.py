@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Backoff, LeaseState, LockTimeoutError, RangeLock, RWLock, Session
+from aiolocks import Backoff, DeadlockError, LeaseState, LockTimeoutError, RangeLock, RWLock, Session
 from tests.adversity.tools import (
     AT_ONCE,
     SLACK,
@@ -499,6 +499,33 @@ async def drive(driver: CancelAt[Any]) -> None:
     await driver
 
 
+@pytest.mark.parametrize("mode", ["reader", "upgradable"])
+async def test_inside_a_reader_that_keeps_a_writer_out_its_own_task_is_told_at_once(
+    start: Start, mode: str
+) -> None:
+    """But not where the writer waits for an upgradable as well: then a reader enters."""
+    lock, other = RWLock(start(), "a"), RWLock(start(), "a")
+    async with lock.reader:
+        writing = begin(other.writer.acquire())
+        await eventually(other.reader.locked)
+        with pytest.raises(DeadlockError, match=r"this very task holds RWLock\.reader 'a'"):
+            async with asyncio.timeout(AT_ONCE):
+                await getattr(lock, mode).acquire()
+        writing.cancel()
+        await asyncio.wait({writing})
+    async with other.upgradable:
+        writing = begin(other.writer.acquire())
+        await asyncio.sleep(0.05)
+        async with lock.reader:
+            if mode == "reader":
+                async with asyncio.timeout(AT_ONCE), lock.reader:
+                    pass
+            else:
+                with pytest.raises(LockTimeoutError):
+                    await lock.upgradable.acquire(blocking_timeout=0.1)
+    await (await asyncio.wait_for(writing, AT_ONCE)).release()
+
+
 # -- downgrades ----------------------------------------------------------------------------------------------
 
 
@@ -512,14 +539,16 @@ async def test_downgrade_wakes_readers_and_no_writer(start: Start, same: bool) -
     readers = [await waiter(elsewhere, other.reader.acquire()) for _ in range(3)]
     upgradable = await waiter(elsewhere, other.upgradable.acquire())
     await lease.downgrade()
-    for task in (*readers, upgradable):
+    for task in readers:
         await (await in_within(AT_ONCE, task)).release()
     await asyncio.sleep(0.02)
     assert not writer.done()
+    assert not upgradable.done()  # it has asked after the writer
     assert await other.reader.try_acquire() is None  # it has reserved
     lease.ensure_held()
     await lease.release()
     await (await in_within(AT_ONCE, writer)).release()
+    await (await in_within(AT_ONCE, upgradable)).release()
 
 
 async def test_downgrade_leaves_no_gap_for_a_writer(start: Start) -> None:

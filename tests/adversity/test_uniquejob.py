@@ -21,6 +21,7 @@ from aiolocks import (
     BackendError,
     DuplicateJobError,
     LockLostError,
+    LockTimeoutError,
     Session,
     SessionClosedError,
     UniqueJob,
@@ -342,6 +343,26 @@ async def test_who_comes_during_a_run_waits_for_his_own(session: Session, connec
             other.cancel()
             await asyncio.wait({other})
     await first.release()
+
+
+@pytest.mark.parametrize("waiting", [1, None])
+async def test_a_run_is_waited_for_no_longer_than_asked_for(
+    session: Session, connect: Connect, by_hand: ByHand, waiting: int | None
+) -> None:
+    """And gives its waiting place back; one whose turn comes in time runs."""
+    here, there = UniqueJob(session, KEY), UniqueJob(connect(), KEY)
+    first = await here.run()
+    with pytest.raises(DuplicateJobError):
+        await asyncio.wait_for(there.run(waiting=waiting, blocking_timeout=0), SOON)
+    assert not by_hand.redis.exists(place(".queue"))
+    with pytest.raises(LockTimeoutError, match=f"UniqueJob '{KEY}' was not acquired within 0.3 s"):
+        await asyncio.wait_for(there.run(waiting=waiting, blocking_timeout=0.3), SOON)
+    await eventually(lambda: not by_hand.redis.exists(place(".queue")), within=SOON)
+    last = await waiter(session, here.run(waiting=1, blocking_timeout=SOON))
+    await first.release()
+    await (await asyncio.wait_for(last, SOON)).release()
+    with pytest.raises(ValueError, match="blocking_timeout"):
+        here.run(blocking_timeout=-1)
 
 
 async def test_a_newcomer_never_passes_who_waits(session: Session, connect: Connect) -> None:

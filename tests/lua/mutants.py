@@ -7,6 +7,7 @@ one of them is to fail.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from redis.exceptions import ResponseError
 from tests.lua.scripts import Scripts, shipped
 
 Check = Callable[[Any], Awaitable[None]]
+
+_SLOW = 0.05
+"""Seconds from which on a check is asked after the others."""
 
 
 class Mutation(NamedTuple):
@@ -88,6 +92,7 @@ class Jury:
 
     def __init__(self, among: Iterable[Check]) -> None:
         self._last_first = list(among)
+        self._slow: set[Check] = set()  # these go last
         self._silent: dict[str, set[Check]] = {}  # by the file
 
     async def notices(self, scripts: type[Scripts], redis: Any, prefix: str, file: str, text: bytes) -> bool:
@@ -96,9 +101,14 @@ class Jury:
         mutant = scripts(redis, prefix, altered)
         silent = self._silent.setdefault(file, set())
         try:
-            for check in [one for one in self._last_first if one not in silent]:
+            asked = [one for one in self._last_first if one not in silent]
+            for check in sorted(asked, key=self._slow.__contains__):
                 altered.asked = False
-                if await fails(check, mutant):
+                began = time.perf_counter()
+                failed = await fails(check, mutant)
+                if time.perf_counter() - began > _SLOW:
+                    self._slow.add(check)
+                if failed:
                     self._last_first.remove(check)
                     self._last_first.insert(0, check)
                     return True

@@ -635,7 +635,7 @@ class SpanScripts(Scripts):
     shared = ("forms", "bells", "fence", "queue", "spans")
     deadlines = frozenset({"ends", "waits"})
     looking = ("spans_acquire", "spans_locked")
-    sides = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+    sides = ("readers", "upgradables", "writers", "reservations", "turns", "calls", "places")
 
     def __init__(self, redis: Redis, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         super().__init__(redis, prefix, mutant)
@@ -730,6 +730,10 @@ class SpanScripts(Scripts):
         assert refused[0] == 0, refused
         return refused
 
+    async def seat(self, who: str, mode: str, a: float | str = 0, b: float | str = 10) -> None:
+        """That one is refused, and takes its place, by one request: where there are many."""
+        assert (await self.acquire(token_of(who), mode, a, b, who=who, flags="w"))[0] == 0
+
     async def come(self, who: str, mode: str, a: float | str = 0, b: float | str = 10, **kwargs: Any) -> Any:
         """That one tries again, having been woken."""
         return await self.acquire(token_of(who), mode, a, b, who=who, **{"flags": "wpl", **kwargs})
@@ -742,9 +746,13 @@ class SpanScripts(Scripts):
         }
 
     async def mark(self, who: str) -> str | None:
-        """p for a reservation, t for a turn, - for none; None for who does not wait."""
+        """p for a reservation, q for a place, t for a turn, - for none; None for who does not wait."""
         span = await self.redis.hget(self.spans, self.bell(who))
-        return None if span is None else span.split(b" ")[3].decode()
+        if span is None:
+            return None
+        mark = span.split(b" ")[3].decode()
+        place = await self.redis.zscore(self.key("places.a"), self.bell(who))
+        return "q" if mark == "-" and place is not None else mark
 
     async def side(self, side: str) -> list[tuple[bytes, float, float]]:
         """Those spans: whose, and their ends."""

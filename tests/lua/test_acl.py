@@ -516,7 +516,7 @@ async def schedule_steps(schedule: ScheduleScripts) -> None:
 SCRIPTS = ("del", "get", "pexpire", "pttl", "set", "time", "zadd", "zcard", "zrange", "zrem")
 """The commands that the scripts of all kinds run."""
 NAMED = (":*", ".fence:*", ".queue:*", ".bell.*")
-SPANS = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+SPANS = ("readers", "upgradables", "writers", "reservations", "turns", "calls", "places")
 PERMITS = (*SCRIPTS, "hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zrank")
 FAMILIES = {
     "multi": Family(MultiScripts, (*SCRIPTS, "exists", "zrank", "zscore"), NAMED, multi_steps),

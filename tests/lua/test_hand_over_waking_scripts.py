@@ -225,8 +225,6 @@ async def test_each_line_is_needed(redis, prefix, kind) -> None:
         (SpanHandingOver, SpanHandingOver.handing, "has(ARGV[11], 'w') and "),
         (SpanHandingOver, SpanHandingOver.waking, " and id ~= asking"),
         (SpanHandingOver, "spans_acquire", " or asking"),
-        (SpanHandingOver, "spans_acquire", "overtakes or "),
-        (SpanHandingOver, "spans_acquire", " and called_upgradable ~= asking"),
         (LimitsHandingOver, LimitsHandingOver.handing, " or tonumber(ends) <= NOW"),
         (LimitsHandingOver, LimitsHandingOver.handing, "if has(ARGV[7], 'w') then asking = bell end"),
         (LimitsHandingOver, LimitsHandingOver.waking, "bell ~= asking and "),

@@ -572,7 +572,7 @@ async def test_frees_all_spans_and_wakes_who_waits(spans) -> None:
     assert list(released.rung) == [spans.bell("x")]
     assert await spans.states("x") == [b"rung"]
     assert await spans.held() == {}
-    assert await spans.mark("x") == "p"
+    assert await spans.mark("x") == "q"
     for side in ("readers", "upgradables", "writers"):
         assert await spans.side(side) == []
     assert (await spans.come("x", "w", 0, 30))[0] == 1

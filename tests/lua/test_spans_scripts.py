@@ -37,7 +37,7 @@ pytestmark = pytest.mark.leaves_keys(
     "aiolocks*:rangelock*"
 )  # without a ttl, where a test has put them there itself
 
-MARKS = [f"{side}.{end}" for side in ("reservations", "turns", "calls") for end in "ab"]
+MARKS = [f"{side}.{end}" for side in ("reservations", "turns", "calls", "places") for end in "ab"]
 """Of those who wait."""
 ME, OTHER, THIRD, FOURTH = "a1" * 16, "b2" * 16, "c3" * 16, "d4" * 16
 LATER = 9_007_199_254_740_000
@@ -45,7 +45,7 @@ LATER = 9_007_199_254_740_000
 SLACK = 1_000
 """Milliseconds that keys outlast what stands in them."""
 ALL = ("-inf", "inf")
-SIDES = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+SIDES = ("readers", "upgradables", "writers", "reservations", "turns", "calls", "places")
 
 
 @pytest.fixture
@@ -257,7 +257,12 @@ async def test_who_is_refused_for_others_who_wait_is_told_no_time(spans) -> None
     await spans.acquire(ME, "r", 0, 1)
     await spans.wait("x", "w", 0, 10)
 
-    assert await spans.acquire(OTHER, "r", 5, 6) == [0, -2]
+    assert await spans.acquire(OTHER, "r", 5, 6) == [0, -4], "which has reserved"
+    assert await spans.acquire(OTHER, "u", 5, 6) == [0, -4]
+    await spans.release(token_of("x"), who="x", flags="rl")
+    await spans.acquire(FOURTH, "u", 8, 9)
+    await spans.wait("x", "w", 5, 9)
+    assert await spans.acquire(OTHER, "u", 5, 6) == [0, -2], "which waits for an upgradable"
 
 
 async def test_an_upgrade_is_told_what_is_left_of_the_reader_it_waits_for(spans) -> None:
@@ -440,7 +445,7 @@ async def test_marks_that_are_given_behind_a_waiters_back_shorten_nothing(spans)
     await spans.acquire(ME, "r")
     await spans.wait("x", "w")
     await spans.wait("y", "w", marks=MINUTE)
-    assert [await spans.mark(who) for who in ("x", "y")] == ["p", "-"]
+    assert [await spans.mark(who) for who in ("x", "y")] == ["p", "q"]
     await spans.release(token_of("x"), who="x", flags="rl")
 
     assert await spans.mark("y") == "p"
@@ -715,7 +720,8 @@ async def test_adopt_of_another_span_is_refused(spans) -> None:
 
 async def test_who_has_to_wait_is_noted_with_his_span(spans) -> None:
     await spans.acquire(ME, "w")
-    for mode, mark, side in (("r", "t", "turns"), ("u", "t", "turns"), ("w", "p", "reservations")):
+    await spans.acquire(OTHER, "r", 20, 30)
+    for mode, mark, side in (("r", "t", "turns"), ("u", "-", "places"), ("w", "-", "places")):
         await spans.wait("x", mode, 3, 4)
 
         assert await spans.redis.hget(spans.spans, spans.bell("x")) == f"{mode} 3 4 {mark} -".encode()
@@ -741,10 +747,20 @@ async def test_who_does_not_wait_has_no_use_of_the_marks_of_his_session(spans) -
     await spans.acquire(ME, "w")
     await spans.wait("x", "r")
     await spans.wait("y", "w")
-    await spans.release(ME, flags="")
+    await spans.release(ME)
 
     assert (await spans.acquire(OTHER, "r", who="x"))[0] == 0
     assert (await spans.acquire(OTHER, "r", who="x", flags="w"))[0] == 1
+
+
+async def test_a_try_does_not_pass_a_waiter_of_its_own_session(spans) -> None:
+    await spans.acquire(ME, "u")
+    await spans.wait("me", "w")
+    await spans.release(ME, flags="")
+
+    assert await spans.locked("w") == 1
+    assert (await spans.acquire(OTHER, "w"))[0] == 0
+    assert (await spans.come("me", "w"))[0] == 1
 
 
 async def test_a_try_leaves_the_place_of_its_session_alone(spans) -> None:
@@ -786,13 +802,36 @@ async def test_release_wakes_all_readers_and_one_upgradable_up_to_the_first_writ
     assert await spans.states(*"abucvwd") == [b"rung"] * 4 + [b"", b"", b"rung"]
 
 
-async def test_release_wakes_nobody_after_the_first_writer_that_may_enter(spans) -> None:
+async def test_release_wakes_all_that_may_enter_side_by_side(spans) -> None:
     await spans.acquire(ME, "w")
-    await spans.wait("x", "w", 0, 4)
-    await spans.wait("d", "r", 5, 10)
+    for who, mode, a, b in (("x", "w", 0, 4), ("y", "w", 4, 5), ("d", "r", 6, 10), ("z", "u", 7, 8)):
+        await spans.wait(who, mode, a, b)
+
+    assert await spans.release(ME) == [1, *map(spans.bell, "xdz")]
+    assert [await spans.mark(who) for who in "xydz"] == ["p", "q", "t", "t"]
+
+
+async def test_behind_a_called_writer_of_everything_nobody_looks(spans) -> None:
+    await spans.acquire(ME, "w")
+    for who in ("x", "dead", "y"):
+        await spans.wait(who, "w", *ALL)
+    await spans.die("dead")
+    queue = await spans.waiting()
 
     assert await spans.release(ME) == [1, spans.bell("x")]
-    assert (await spans.come("x", "w", 0, 4))[4:] == [spans.bell("d")]
+    assert await spans.waiting() == queue
+
+
+async def test_a_reader_has_its_turn_also_behind_a_writer_that_was_called_elsewhere(spans) -> None:
+    await spans.acquire(OTHER, "r", 0, 10)
+    await spans.wait("a", "w", 0, 1)
+    await spans.wait("b", "w", 5, 6)
+    await spans.wait("r", "r", 0, 10)
+    assert await spans.release(OTHER) == [1, spans.bell("a"), spans.bell("b")]
+    assert (await spans.come("b", "w", 5, 6))[0] == 1
+
+    assert await spans.mark("r") == "t"
+    assert (await spans.acquire(ME, "w", 8, 9))[0] == 0
 
 
 async def test_release_wakes_nobody_who_cannot_enter(spans) -> None:
@@ -833,7 +872,7 @@ async def test_who_gets_in_leaves_the_queue_and_takes_the_bell_along(spans) -> N
     assert await spans.mark("x") is None
     assert await spans.states("x", "y") == [None, b""]
     assert await spans.waiting() == [spans.bell("y") + SEAT.encode()]
-    assert [one for one, *_ in await spans.side("reservations")] == [spans.bell("y")]
+    assert [one for one, *_ in await spans.side("places")] == [spans.bell("y")]
 
 
 async def test_who_gets_in_and_has_others_behind_him_leaves_them_his_place_and_his_mark(spans) -> None:
@@ -906,15 +945,6 @@ async def test_who_was_woken_in_vain_wakes_who_may_enter(spans) -> None:
     assert (await spans.come("x", "w", flags="wp"))[2:] == [spans.bell("y"), spans.bell("x")]
 
 
-async def test_who_was_woken_and_comes_by_himself_passes_it_on_too(spans) -> None:
-    await spans.acquire(ME, "w")
-    await spans.wait("x", "w", 0, 4)
-    await spans.wait("r", "r", 5, 10)
-    assert await spans.release(ME) == [1, spans.bell("x")]
-
-    assert (await spans.come("x", "w", 0, 4, flags="wl"))[4:] == [spans.bell("r")]
-
-
 async def test_who_is_refused_unasked_wakes_nobody_and_who_gets_in_all_who_may(spans) -> None:
     await spans.acquire(ME, "w")
     await spans.wait("x", "r")
@@ -929,29 +959,34 @@ async def test_who_had_reserved_lets_the_next_reserve(spans) -> None:
     await spans.acquire(ME, "r")
     for who in ("x", "y"):
         await spans.wait(who, "w")
-    assert [await spans.mark(who) for who in ("x", "y")] == ["p", "-"]
+    assert [await spans.mark(who) for who in ("x", "y")] == ["p", "q"]
     await spans.release(ME, flags="")
 
     assert (await spans.come("x", "w", flags="wl"))[0] == 1
+    assert await spans.mark("y") == "q"
+    await spans.release(token_of("x"))
     assert await spans.mark("y") == "p"
 
 
 async def test_a_reservation_that_goes_leaves_the_next_writer_one(spans) -> None:
-    """Also one that waits after an upgradable which may enter, or whose session does not listen yet."""
+    """But one that waits behind an upgradable keeps no reader out, until that has left."""
     await spans.acquire(ME, "r")
     await spans.wait("x", "w")
     await spans.wait("u", "u")
     await spans.acquire(token_of("y"), "w", who="y", flags="w")
-    assert await spans.mark("y") == "-"
+    assert await spans.mark("y") == "q"
 
     assert await spans.release(token_of("x"), who="x", flags="rl") == [0, spans.bell("u")]
-    assert [await spans.mark(who) for who in "uy"] == ["t", "p"]
-    assert await spans.locked("r") == 1
-    assert (await spans.come("u", "u"))[0] == 1, "the upgradable was called before"
+    assert [await spans.mark(who) for who in "uy"] == ["t", "q"]
+    assert await spans.locked("r") == 0
+    assert (await spans.come("y", "w", flags="w"))[0] == 0, "the upgradable was called before"
+    assert (await spans.come("u", "u"))[0] == 1
+    assert [await spans.mark("y"), await spans.locked("r")] == ["q", 0]
 
     await spans.release(token_of("u"), who="u")
+    assert [await spans.mark("y"), await spans.locked("r")] == ["p", 1]
     await spans.wait("z", "w")
-    assert await spans.mark("z") == "-"
+    assert await spans.mark("z") == "q"
     await spans.release(ME)
     assert await spans.release(token_of("y"), who="y", flags="rl") == [0, spans.bell("z")]
     assert await spans.locked("r") == 1, "it was called, and is on its way"
@@ -1001,18 +1036,14 @@ async def test_a_reader_that_was_refused_has_its_turn_before_it_listens(spans) -
     assert await spans.mark("y") == "t"
 
 
-async def test_one_that_enters_lets_the_next_upgradable_enter_elsewhere_also_where_a_lease_has_ended(
-    spans,
-) -> None:
-    """The step walks twice then, and calls the one that asks in the first walk."""
+async def test_upgradables_of_two_parts_are_called_at_once(spans) -> None:
     await spans.acquire(ME, "w", 0, 30)
-    await spans.acquire(OTHER, "r", 50, 60)
     await spans.wait("x", "u", 0, 10)
+    await spans.wait("late", "u", 10, 12)
     await spans.wait("y", "u", 20, 30)
-    assert await spans.release(ME) == [1, spans.bell("x")]
-    await spans.end(OTHER)
 
-    assert (await spans.come("x", "u", 0, 10))[4:] == [spans.bell("y")]
+    assert await spans.release(ME) == [1, spans.bell("x"), spans.bell("y")]
+    assert [await spans.mark(who) for who in ("x", "late", "y")] == ["t", "q", "t"]
 
 
 async def test_the_walk_goes_on_with_who_stands_behind_its_end(spans) -> None:
@@ -1091,7 +1122,7 @@ async def test_of_writers_that_overlap_one_reserves(spans) -> None:
     await spans.wait("y", "w", 5, 10)
     await spans.wait("z", "w", 6, 10)
 
-    assert [await spans.mark(who) for who in "xyz"] == ["p", "-", "p"]
+    assert [await spans.mark(who) for who in "xyz"] == ["p", "q", "q"]
 
 
 async def test_phases_alternate(spans) -> None:
@@ -1099,10 +1130,11 @@ async def test_phases_alternate(spans) -> None:
     await spans.acquire(ME, "w")
     await spans.wait("w2", "w")
     await spans.wait("r", "r")
-    assert [await spans.mark(who) for who in ("w2", "r")] == ["p", "t"]
+    assert [await spans.mark(who) for who in ("w2", "r")] == ["q", "t"]
 
     assert await spans.release(ME) == [1, spans.bell("r")]
     assert (await spans.come("w2", "w", flags="w"))[0] == 0
+    assert await spans.mark("w2") == "p"
     assert (await spans.acquire(OTHER, "r"))[0] == 0  # without a turn
     assert (await spans.come("r", "r"))[0] == 1
     assert (await spans.come("w2", "w", flags="w"))[0] == 0
@@ -1115,11 +1147,11 @@ async def test_a_reader_that_came_between_has_his_turn_when_the_next_writer_leav
     await spans.wait("w1", "w")
     await spans.wait("r", "r")
     await spans.wait("w2", "w")
-    assert [await spans.mark(who) for who in ("w1", "r", "w2")] == ["p", "-", "-"]
+    assert [await spans.mark(who) for who in ("w1", "r", "w2")] == ["p", "-", "q"]
     await spans.release(ME)
     assert await spans.mark("r") == "-"
     assert (await spans.come("w1", "w"))[0] == 1
-    assert await spans.mark("w2") == "p"
+    assert [await spans.mark(who) for who in ("r", "w2")] == ["t", "q"]
 
     assert await spans.release(token_of("w1")) == [1, spans.bell("r")]
     assert await spans.mark("r") == "t"
@@ -1150,14 +1182,197 @@ async def test_what_a_reader_leaves_gives_nobody_a_turn(spans) -> None:
     assert await spans.mark("r") == "-"
 
 
-async def test_an_upgradable_that_waits_for_a_writer_has_his_turn_too(spans) -> None:
-    await spans.acquire(ME, "w")
-    await spans.wait("w2", "w")
-    await spans.wait("u", "u")
+async def test_writers_and_upgradables_enter_in_the_order_of_asking(spans) -> None:
+    """Whichever of them is inside, and whatever readers do beside them."""
+    for inside in "wu":
+        await spans.clear()
+        await spans.acquire(ME, inside)
+        order = [("w1", "w"), ("u1", "u"), ("u2", "u"), ("w2", "w"), ("u3", "u")]
+        for who, mode in order:
+            await spans.wait(who, mode)
+        await spans.release(ME)
+        for number, (who, mode) in enumerate(order):
+            for later, other in order[number + 1 :]:
+                assert (await spans.come(later, other, flags="w"))[0] == 0
+            for new in "uw":
+                assert (await spans.acquire(FOURTH, new))[0] == 0
+            assert (inside, who, (await spans.come(who, mode))[0]) == (inside, who, 1)
+            rung = (await spans.release(token_of(who)))[1:]
+            assert rung == [spans.bell(one) for one, _ in order[number + 1 : number + 2]]
 
-    assert await spans.release(ME) == [1, spans.bell("u")]
-    assert (await spans.come("w2", "w", flags="w"))[0] == 0
-    assert (await spans.come("u", "u"))[0] == 1
+
+async def test_a_writer_behind_an_upgradable_keeps_no_reader_out(spans) -> None:
+    await spans.acquire(ME, "u", 0, 10)
+    await spans.acquire(OTHER, "r", 0, 10)
+    await spans.wait("x", "w", 5, 15)
+
+    assert [await spans.locked("r", 0, 9), await spans.locked("r", 12, 13)] == [0, 0]
+    assert [await spans.locked(mode, 12, 13) for mode in "uw"] == [1, 1]
+    assert (await spans.acquire(THIRD, "r", 12, 13))[0] == 1
+    await spans.release(ME)
+    assert [await spans.mark("x"), await spans.locked("r", 12, 13)] == ["p", 1]
+    await spans.release(OTHER)
+    assert await spans.release(THIRD) == [1, spans.bell("x")]
+
+
+async def test_a_writer_behind_another_waiter_keeps_no_reader_out(spans) -> None:
+    """Of the part that the other one does not want, and that nobody holds."""
+    await spans.acquire(ME, "u", 0, 4)
+    await spans.wait("before", "w", 3, 7)
+    await spans.wait("x", "w", 6, 12)
+
+    assert await spans.locked("r", 10, 11) == 0
+    assert await spans.locked("u", 10, 11) == 1
+    assert (await spans.acquire(OTHER, "r", 12, 13))[0] == 1
+    await spans.release(token_of("before"), who="before", flags="rl")
+    assert await spans.locked("r", 10, 11) == 1
+
+
+async def test_a_reservation_becomes_a_place_again_where_an_upgradable_got_in_before_it(spans) -> None:
+    """As the version before this one lets it in."""
+    await spans.acquire(ME, "r")
+    await spans.wait("x", "w")
+    assert await spans.mark("x") == "p"
+    await spans.redis.hset(spans.spans, OTHER, "u 0 10 1 {}")
+    await spans.redis.zadd(spans.ends, {OTHER: 2e13})
+    for end, value in (("a", 0), ("b", 10)):
+        await spans.redis.zadd(spans.key(f"upgradables.{end}"), {OTHER: value})
+    await spans.come("x", "w", flags="w")
+
+    assert [await spans.mark("x"), await spans.locked("r")] == ["q", 0]
+    assert await spans.side("reservations") == []
+    assert [one for one, *_ in await spans.side("places")] == [spans.bell("x")]
+
+
+async def test_a_place_that_nobody_has_keeps_no_newcomer_out(spans) -> None:
+    """The version before this one removes a waiter that has died, and does not know of its place."""
+    await spans.acquire(ME, "u")
+    await spans.wait("x", "w")
+    await spans.redis.hdel(spans.spans, spans.bell("x"))
+    await spans.redis.zrem(spans.waits, spans.bell("x"))
+    await spans.redis.zrem(spans.key("queue"), spans.bell("x") + SEAT.encode())
+    await spans.acquire(OTHER, "r", 20, 30)
+    await spans.wait("z", "w", 20, 30)
+    await spans.release(ME)
+
+    assert [one for one, *_ in await spans.side("places")] == [spans.bell("x")]
+    assert (await spans.acquire(THIRD, "w"))[0] == 1
+    await spans.release(THIRD)
+    await spans.acquire(ME, "u")
+    await spans.wait("y", "w")
+    assert await spans.release(ME) == [1, spans.bell("y")]
+
+
+async def test_a_place_of_a_waiter_that_has_died_keeps_nobody_out(spans) -> None:
+    await spans.acquire(ME, "r")
+    await spans.wait("dead", "w", marks=MINUTE)
+    await spans.acquire(OTHER, "r", 20, 30)
+    await spans.wait("y", "w", 20, 30)
+    await spans.redis.delete(spans.bell("dead"))
+
+    assert (await spans.acquire(THIRD, "u"))[0] == 1
+
+
+async def test_a_place_under_the_bell_of_another_name_keeps_nobody_out(spans) -> None:
+    """A queue is data: no step reads another key because a queue names it."""
+    await spans.acquire(OTHER, "r", 20, 30)
+    await spans.wait("y", "w", 20, 30)
+    other = spans.bell("x").replace(spans.name.encode(), b"another")
+    await spans.redis.set(other, "", px=MINUTE)
+    await spans.redis.zadd(spans.key("queue"), {other + SEAT.encode(): 1})
+    for end in "ab":
+        await spans.redis.zadd(spans.key(f"places.{end}"), {other: 5})
+
+    assert (await spans.acquire(THIRD, "w"))[0] == 1
+
+
+async def test_of_many_places_elsewhere_an_earlier_one_may_be_behind_those_that_are_looked_at(spans) -> None:
+    """Then one that has not been called waits."""
+    await spans.acquire(OTHER, "r", -9, -8)
+    await spans.wait("first", "w", -9, -8)
+    await spans.acquire(ME, "u", 0, 1000)
+    await spans.wait("wide", "w", 0, 1000)
+    await spans.wait("x", "u", 2, 3)
+    for number in range(WALK):
+        await spans.seat(f"n{number}", "w", 10 + number, 10 + number)
+    await spans.release(ME, flags="")
+
+    assert (await spans.acquire(FOURTH, "w", 4, 5))[0] == 0
+    assert (await spans.come("x", "u", 2, 3, flags="w"))[0] == 0
+    await spans.release(token_of("wide"), who="wide", flags="l")
+    assert (await spans.come("x", "u", 2, 3, flags="w"))[0] == 1
+    assert (await spans.acquire(FOURTH, "w", 4, 5))[0] == 1
+
+
+async def test_who_asks_before_a_walk_has_its_place_in_the_order(spans) -> None:
+    await spans.acquire(OTHER, "r", 20, 30)
+    await spans.wait("z", "w", 20, 30)
+    await spans.acquire(ME, "u")
+    for who in "xy":
+        await spans.wait(who, "w")
+    await spans.release(ME, flags="")
+
+    assert (await spans.come("y", "w", flags="w"))[0] == 0
+    assert (await spans.come("x", "w", flags="w"))[0] == 1
+
+
+async def test_a_place_that_has_lost_its_right_end_keeps_nobody_out(spans) -> None:
+    await spans.acquire(OTHER, "r", 20, 30)
+    await spans.wait("z", "w", 20, 30)
+    await spans.redis.zadd(spans.key("places.a"), {spans.bell("x"): 5})
+
+    assert (await spans.acquire(THIRD, "w"))[0] == 1
+
+
+async def test_behind_the_walk_waiters_keep_their_order_too(spans) -> None:
+    await spans.acquire(ME, "r", 0, 1)
+    await spans.acquire(OTHER, "w", 50, 60)
+    for number in range(WALK):
+        await spans.seat(f"b{number}", "w", 0, 55 if number == 3 else 1)
+    for who, mode, a, b in (("guide", "w", 0, 1), ("x", "u", 54, 56), ("y", "u", 57, 58), ("z", "u", 58, 59)):
+        await spans.wait(who, mode, a, b)
+
+    assert await spans.release(OTHER) == [1, spans.bell("guide")]
+    assert (await spans.come("guide", "w", 0, 1, flags="wp"))[2] == spans.bell("y")
+    assert [await spans.mark(who) for who in "xyz"] == ["q", "t", "q"]
+
+
+async def test_behind_the_walk_a_waiter_does_not_count_itself(spans) -> None:
+    """Nor a later one that overlaps, among as many as are looked at."""
+    await spans.acquire(ME, "r", 0, 1)
+    await spans.acquire(OTHER, "w", 50, 60)
+    for number in range(WALK):
+        await spans.seat(f"b{number}", "w", 0, 1)
+    for who, mode, a, b in (("guide", "w", 0, 1), ("x", "u", 50, 52), ("y", "u", 52, 52.5)):
+        await spans.wait(who, mode, a, b)
+    for number in range(WALK - 2):
+        await spans.seat(f"n{number}", "u", 53, 53 + number / 1000)
+
+    assert await spans.release(OTHER) == [1, spans.bell("guide")]
+    assert (await spans.come("guide", "w", 0, 1, flags="wp"))[2] == spans.bell("x")
+    assert [await spans.mark(who) for who in "xy"] == ["t", "q"]
+
+
+async def test_a_called_upgradable_is_passed_by_no_newcomer(spans) -> None:
+    await spans.acquire(ME, "u")
+    await spans.wait("x", "u")
+    assert await spans.release(ME) == [1, spans.bell("x")]
+
+    assert [await spans.locked(mode) for mode in "ruw"] == [0, 1, 1]
+    assert (await spans.come("x", "u"))[0] == 1
+
+
+async def test_a_called_upgradable_keeps_no_upgrade_out(spans) -> None:
+    """Of another part, which its own session may wait for."""
+    await spans.acquire(ME, "u", 0, 4)
+    await spans.acquire(OTHER, "w", 5, 9)
+    await spans.wait("x", "u", 4.5, 9)
+    await spans.release(OTHER)
+    await spans.acquire(THIRD, "r", 0, 1)
+
+    assert await spans.mark("x") == "t"
+    assert await spans.side("calls") == []
+    assert (await spans.acquire(FOURTH, "w", 2, 4, under=ME))[0] == 1
 
 
 async def test_a_turn_keeps_no_reader_out(spans) -> None:
@@ -1175,16 +1390,33 @@ async def test_a_wide_writer_that_waits_longest_is_not_held_up_by_narrow_ones(sp
     await spans.wait("a", "w", 0, 1)
     await spans.wait("wide", "w", 0, 100)
     await spans.wait("b", "w", 5, 6)
-    assert [await spans.mark(who) for who in ("a", "wide", "b")] == ["p", "-", "p"]
+    assert [await spans.mark(who) for who in ("a", "wide", "b")] == ["p", "q", "q"]
     await spans.release(ME)
     assert (await spans.come("a", "w", 0, 1))[0] == 1
 
-    assert await spans.mark("wide") == "p"
+    assert await spans.mark("wide") == "q"
     await spans.wait("c", "w", 0, 1)
-    assert await spans.mark("c") == "-"
+    assert await spans.mark("c") == "q"
     assert (await spans.come("b", "w", 5, 6, flags="w"))[0] == 0
     assert (await spans.release(token_of("a")))[1:] == [spans.bell("wide")]
     assert (await spans.come("wide", "w", 0, 100))[0] == 1
+
+
+async def test_a_writer_that_was_taken_for_dead_has_lost_its_place(spans) -> None:
+    """Its marks outlast its bell, and others have gone before it meanwhile."""
+    await spans.acquire(ME, "r")
+    await spans.wait("x", "w", marks=MINUTE)
+    await spans.wait("y", "w")
+    await spans.die("x")
+    await spans.acquire(OTHER, "r", 20, 30)
+    await spans.renew(ME)
+    await spans.release(OTHER)
+    assert await spans.mark("y") == "p"
+    await spans.come("x", "w", flags="w")
+
+    assert await spans.mark("x") == "q"
+    assert await spans.release(ME) == [1, spans.bell("y")]
+    assert (await spans.come("x", "w", flags="w"))[0] == 0
 
 
 async def test_who_waits_longest_reserves_at_once(spans) -> None:
@@ -1192,7 +1424,7 @@ async def test_who_waits_longest_reserves_at_once(spans) -> None:
     await spans.acquire(ME, "r")
     await spans.wait("dead", "w")
     await spans.wait("x", "w")
-    assert await spans.mark("x") == "-"
+    assert await spans.mark("x") == "q"
     await spans.die("dead")
     await spans.come("x", "w", flags="w")
 
@@ -1212,7 +1444,7 @@ async def test_the_first_of_all_that_wait_passes_reservations_that_wait_for_each
         assert [await spans.mark(who) for who in ("narrow", "wide")] == ["p", "p"]
         await spans.wait("late", mode, 0, 1)
         await spans.redis.zadd(spans.key("queue"), {spans.bell("late") + SEAT.encode(): 0})
-        assert await spans.mark("late") == "-"
+        assert await spans.mark("late") == {"r": "-", "u": "q"}[mode]
         await spans.release(OTHER, flags="")
 
         assert (mode, (await spans.release(ME))[1:]) == (mode, [spans.bell("late")])
@@ -1258,13 +1490,13 @@ async def test_an_upgrade_waits_for_the_readers_inside_and_keeps_new_ones_out(sp
     assert (await spans.come("up", "w", under=ME))[0] == 1
 
 
-async def test_an_upgrade_goes_before_a_writer_that_has_reserved(spans) -> None:
+async def test_an_upgrade_goes_before_a_writer_that_waits(spans) -> None:
     await spans.acquire(ME, "u")
     await spans.acquire(OTHER, "r")
     await spans.wait("w2", "w")
     await spans.wait("up", "w", under=ME)
 
-    assert [await spans.mark(who) for who in ("w2", "up")] == ["p", "p"]
+    assert [await spans.mark(who) for who in ("w2", "up")] == ["q", "p"]
     assert await spans.release(OTHER) == [1, spans.bell("up")]
     assert (await spans.come("w2", "w", flags="w"))[0] == 0
     assert (await spans.come("up", "w", under=ME))[0] == 1
@@ -1372,7 +1604,7 @@ async def test_downgrade_makes_a_writer_a_reader_in_place_and_wakes_readers(span
     await spans.wait("r", "r")
     await spans.wait("u", "u")
 
-    assert await spans.change(ME, "r") == [1, spans.bell("r"), spans.bell("u")]
+    assert await spans.change(ME, "r") == [1, spans.bell("r")]
     assert await spans.redis.hget(spans.spans, ME) == b"r 0 10 %b { }" % fencing
     assert await spans.side("writers") == []
     assert await spans.side("readers") == [(ME.encode(), 0, 10)]
@@ -1542,7 +1774,7 @@ def test_all_keys_of_a_name_share_a_slot(name) -> None:
     )
     keys = {*commands.acquire(ME, MINUTE, "{}").keys}
 
-    assert len(keys) == 18
+    assert len(keys) == 20
     assert len({key_slot(key) for key in keys}) == 1
 
 
@@ -1704,12 +1936,25 @@ FILES = [
     "shared/spans",
 ]
 SPARED = {
+    "if redis.call('ZCARD', queue) == 0 then return false end": "it saves calls",
     "if fields == entered and more == 0 then return end": "it saves a walk",
     "if at_once then redis.call('ZREM', ends, '') end": "see out of memory above",
     "if missing == 0 then break end": "it saves calls, which are counted in adversity/test_kinds_range.py",
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [
+    Mutation(
+        "shared/spans",
+        "(overlapping('p', a, b) > 0 and -4 or -2)",
+        "-4",
+        "test_who_is_refused_for_others_who_wait_is_told_no_time",
+    ),
+    Mutation(
+        "shared/spans",
+        "mark == 'q' and '-' or mark, upgrade_of}",
+        "mark, upgrade_of}",
+        "test_who_has_to_wait_is_noted_with_his_span",
+    ),
     Mutation(
         "spans_acquire",
         "(purge(seat) > 0 or asking) and wake_waiters(0) or {}",
@@ -1765,7 +2010,7 @@ MUTATIONS = [
         "spans_acquire",
         "\nwake_waiters(0, rung)\n",
         "\n",
-        "test_who_was_woken_and_comes_by_himself_passes_it_on_too",
+        "test_the_walk_ends_where_somebody_was_woken",
     ),
     Mutation(
         "shared/spans",
@@ -1822,8 +2067,8 @@ MUTATIONS = [
     ),
     Mutation(
         "spans_locked",
-        "'-', ARGV[4], false",
-        "'t', ARGV[4], false",
+        "ARGV[4], false",
+        "ARGV[4], true",
         "test_a_writer_that_waits_keeps_new_ones_out",
     ),
     Mutation("shared/spans", "'-inf', '(' .. a)", "'-inf', a)", "test_ends_belong_to_the_spans"),
@@ -1850,34 +2095,53 @@ MUTATIONS = [
         "ms",
         "test_marks_that_are_given_behind_a_waiters_back_shorten_nothing",
     ),
-    Mutation("shared/spans", "if writers > 0 then return true end", "", "test_who_enters_beside_whom"),
     Mutation(
         "shared/spans",
-        "first or mark == 't'",
-        "first",
-        "test_phases_alternate",
-    ),
-    Mutation(
-        "shared/spans",
-        "return not passes and overlapping('p', a, b) > 0 end\n  if mode == 'u'",
-        "return false end\n  if mode == 'u'",
-        "test_a_writer_that_waits_keeps_new_ones_out",
-    ),
-    Mutation(
-        "shared/spans",
-        "first or mark == 't'",
-        "mark == 't'",
-        "test_the_first_of_all_that_wait_passes_reservations_that_wait_for_each_other",
-    ),
-    Mutation("shared/spans", "upgradables > 0 or (not", "(not", "test_who_enters_beside_whom"),
-    Mutation(
-        "shared/spans",
-        "if overlapping('r', a, b) > 0 then return true end",
+        "if overlapping('w', a, b) > 0 then return true end",
         "",
         "test_who_enters_beside_whom",
     ),
     Mutation(
-        "shared/spans", "upgradables > 1 or ", "", "test_an_upgrade_is_not_entered_beside_another_upgradable"
+        "shared/spans",
+        "return not passes and overlapping('p', a, b) > 0 end",
+        "return false end",
+        "test_a_writer_that_waits_keeps_new_ones_out",
+    ),
+    Mutation(
+        "shared/spans",
+        "return not passes and overlapping('p', a, b) > 0 end",
+        "return overlapping('p', a, b) > 0 end",
+        "test_phases_alternate",
+    ),
+    Mutation(
+        "shared/spans",
+        "local passes = rank == 0 or in_turn",
+        "local passes = in_turn",
+        "test_the_first_of_all_that_wait_passes_reservations_that_wait_for_each_other",
+    ),
+    Mutation(
+        "shared/spans",
+        "local passes = rank == 0 or in_turn",
+        "local passes = rank == 0",
+        "test_a_reader_behind_many_who_wait_gets_his_turn",
+    ),
+    Mutation(
+        "shared/spans",
+        "if upgradables > 0 or (mode",
+        "if (mode",
+        "test_who_enters_beside_whom",
+    ),
+    Mutation(
+        "shared/spans",
+        "if mode == 'w' and overlapping('r', a, b) > 0 then return true end",
+        "",
+        "test_who_enters_beside_whom",
+    ),
+    Mutation(
+        "shared/spans",
+        "upgradables > 1 or ",
+        "",
+        "test_an_upgrade_is_not_entered_beside_another_upgradable",
     ),
     Mutation(
         "shared/spans",
@@ -1891,38 +2155,167 @@ MUTATIONS = [
         "overlapping('t', a, b) > 0 end",
         "test_an_upgrade_does_not_wait_for_a_reader_that_waits_for_another_one",
     ),
-    Mutation("shared/spans", " or overlapping('t', a, b) > 0 then", " then", "test_phases_alternate"),
     Mutation(
         "shared/spans",
-        "return not first and overlapping",
-        "return overlapping",
-        "test_a_wide_writer_that_waits_longest_is_not_held_up_by_narrow_ones",
-    ),
-    Mutation("shared/spans", "(mark == 'p' and 1 or 0)", "0", "test_release_wakes_nobody_who_cannot_enter"),
-    Mutation("shared/spans", "(mark == 'p' and 1 or 0)", "1", "test_a_writer_that_waits_keeps_new_ones_out"),
-    Mutation(
-        "shared/spans",
-        "and overlapping('u', a, b) == 0)",
-        ")",
-        "test_a_writer_is_not_kept_out_for_ever_by_upgradables_that_upgrade",
+        " or (mode == 'w' and overlapping('t', a, b) > 0)",
+        "",
+        "test_phases_alternate",
     ),
     Mutation(
         "shared/spans",
-        "(upgrade_of ~= '-' or first or",
-        "(first or",
-        "test_an_upgrade_goes_before_a_writer_that_has_reserved",
+        "return not passes and is_behind(id, a, b)",
+        "return false",
+        "test_writers_and_upgradables_enter_in_the_order_of_asking",
     ),
     Mutation(
         "shared/spans",
-        "(upgrade_of ~= '-' or first or",
-        "(upgrade_of ~= '-' or",
-        "test_who_waits_longest_reserves_at_once",
+        "tonumber(asked) < since and",
+        "",
+        "test_who_asks_before_a_walk_has_its_place_in_the_order",
     ),
     Mutation(
-        "shared/spans", "left[1] <= tonumber(b) and ", "", "test_only_who_overlaps_what_was_left_gets_a_turn"
+        "shared/spans",
+        "local bell = asked and tonumber(asked)",
+        "local bell = tonumber(asked)",
+        "test_a_place_that_nobody_has_keeps_no_newcomer_out",
     ),
     Mutation(
-        "shared/spans", " and tonumber(a) <= left[2]", "", "test_only_who_overlaps_what_was_left_gets_a_turn"
+        "shared/spans",
+        "bell and redis.call('GET', bell)",
+        "bell",
+        "test_a_place_of_a_waiter_that_has_died_keeps_nobody_out",
+    ),
+    Mutation(
+        "shared/spans",
+        "bell_of(queue, other .. NO_SEAT)",
+        "other",
+        "test_a_place_under_the_bell_of_another_name_keeps_nobody_out",
+    ),
+    Mutation(
+        "shared/spans",
+        "if missing > 0 and number == WALK then return true end",
+        "",
+        "test_of_many_places_elsewhere_an_earlier_one_may_be_behind_those_that_are_looked_at",
+    ),
+    Mutation(
+        "shared/spans",
+        "if missing > 0 and number == WALK then",
+        "if missing > 0 then",
+        "test_a_place_that_has_lost_its_right_end_keeps_nobody_out",
+    ),
+    Mutation(
+        "shared/spans",
+        "if missing > 0 and number == WALK then",
+        "if number == WALK then",
+        "test_behind_the_walk_a_waiter_does_not_count_itself",
+    ),
+    Mutation(
+        "shared/spans",
+        "if missing > 0 and redis.call('ZSCORE', SIDES[side][1], id) then missing = missing - 1 end",
+        "",
+        "test_of_many_places_elsewhere_an_earlier_one_may_be_behind_those_that_are_looked_at",
+    ),
+    Mutation(
+        "shared/spans",
+        "if other ~= id then",
+        "if true then",
+        "test_of_many_places_elsewhere_an_earlier_one_may_be_behind_those_that_are_looked_at",
+    ),
+    Mutation(
+        "shared/spans",
+        "if upgrade_of ~= '-' then return 'p' end\n",
+        "\n",
+        "test_an_upgrade_goes_before_a_writer_that_waits",
+    ),
+    Mutation(
+        "shared/spans",
+        "or behind or overlapping('u', a, b) > 0",
+        "or behind",
+        "test_a_writer_behind_an_upgradable_keeps_no_reader_out",
+    ),
+    Mutation(
+        "shared/spans",
+        "or behind or overlapping('u'",
+        "or overlapping('u'",
+        "test_a_writer_behind_another_waiter_keeps_no_reader_out",
+    ),
+    Mutation(
+        "shared/spans",
+        "or overlapping('w', a, b) > 0 then return 'q' end",
+        "then return 'q' end",
+        "test_who_has_to_wait_is_noted_with_his_span",
+    ),
+    Mutation(
+        "shared/spans",
+        "(side == 'q' and mode == 'u')",
+        "false",
+        "test_a_called_upgradable_is_passed_by_no_newcomer",
+    ),
+    Mutation(
+        "shared/spans",
+        "elseif mode ~= 'r' then",
+        "elseif false then",
+        "test_a_reservation_becomes_a_place_again_where_an_upgradable_got_in_before_it",
+    ),
+    Mutation(
+        "shared/spans",
+        "behind = overlaps_any(ahead, a, b) or",
+        "behind =",
+        "test_writers_and_upgradables_enter_in_the_order_of_asking",
+    ),
+    Mutation(
+        "shared/spans",
+        " or (not whole_queue and is_behind(id, a, b))",
+        "",
+        "test_behind_the_walk_waiters_keep_their_order_too",
+    ),
+    Mutation(
+        "shared/spans",
+        "elseif upgrade_of == '-' then",
+        "else",
+        "test_an_upgrade_goes_before_a_writer_that_waits",
+    ),
+    Mutation(
+        "shared/spans",
+        "one[1] <= tonumber(b) and ",
+        "",
+        "test_only_who_overlaps_what_was_left_gets_a_turn",
+    ),
+    Mutation(
+        "shared/spans",
+        " and tonumber(a) <= one[2]",
+        "",
+        "test_only_who_overlaps_what_was_left_gets_a_turn",
+    ),
+    Mutation(
+        "shared/spans",
+        "local in_turn = mode == 'r' and mark == 't'",
+        "local in_turn = mark == 't'",
+        "test_a_called_upgradable_keeps_no_upgrade_out",
+    ),
+    Mutation(
+        "spans_acquire",
+        "mark == 't' or mark == 'p' or (waits_for_it",
+        "(waits_for_it",
+        "test_a_reader_that_is_called_is_not_stopped_by_a_writer_that_came_after_it",
+    ),
+    Mutation(
+        "spans_acquire",
+        "(waits_for_it and is_first(bell, seat))",
+        "false",
+        "test_what_a_dead_writer_had_reserved_keeps_no_waiter_out_that_is_the_first",
+    ),
+    Mutation(
+        "spans_acquire",
+        "waits_for_it and bell or '', mode",
+        "bell, mode",
+        "test_a_try_does_not_pass_a_waiter_of_its_own_session",
+    ),
+    Mutation(
+        "spans_acquire",
+        "mode ~= 'r' and not passes and is_behind(bell, a, b)",
+        "false",
+        "test_a_writer_behind_another_waiter_keeps_no_reader_out",
     ),
     Mutation(
         "shared/spans",
@@ -1963,20 +2356,20 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "if mode == 'w' then break end",
+        "if mode == 'w' and a == '-inf' and b == 'inf' then break end",
         "",
-        "test_release_wakes_nobody_after_the_first_writer_that_may_enter",
+        "test_behind_a_called_writer_of_everything_nobody_looks",
     ),
     Mutation(
         "shared/spans",
-        " and (mode == 'r' or not called_upgradable)",
-        "",
-        "test_release_wakes_all_readers_and_one_upgradable_up_to_the_first_writer",
+        "if mode == 'w' and a == '-inf' and b == 'inf' then break end",
+        "if mode == 'w' then break end",
+        "test_a_reader_has_its_turn_also_behind_a_writer_that_was_called_elsewhere",
     ),
     Mutation(
         "shared/spans",
         "mark = mode == 'w' and 'p' or 't'",
-        "mark = mode == 'w' and '-' or 't'",
+        "mark = mode == 'w' and 'q' or 't'",
         "test_a_reservation_that_goes_leaves_the_next_writer_one",
     ),
     Mutation(
@@ -2041,8 +2434,8 @@ MUTATIONS = [
     ),
     Mutation(
         "shared/spans",
-        "for _, side in ipairs({'p', 't', 'c'}) do remove_from_side(side, id) end",
-        "for _, side in ipairs({'p', 't'}) do remove_from_side(side, id) end",
+        "for _, side in ipairs({'p', 'q', 't', 'c'}) do remove_from_side(side, id) end",
+        "for _, side in ipairs({'p', 'q', 't'}) do remove_from_side(side, id) end",
         "test_who_was_called_and_leaves_holds_up_nobody",
     ),
 ]

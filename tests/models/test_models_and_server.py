@@ -125,15 +125,39 @@ BROKEN: dict[str, Callable[[Stage], Any]] = {
         FairLockWorld(stage, broken(FairModel, due=lambda self: set(list(self.waiting)[-1:]))())
     ),
     "waiting: nobody reserves": lambda stage: WaitingModesWorld(
-        RWLockWorld(stage, broken(RangesModel, reserved=lambda self, want: False)())
+        RWLockWorld(stage, broken(RangesModel, reserved=lambda self, want, waiter=None: False)())
     ),
     "waiting: readers never pass": lambda stage: WaitingModesWorld(
-        RWLockWorld(stage, broken(RangesModel, _readers_behind=lambda self, writer: set())())
+        RWLockWorld(
+            stage,
+            broken(
+                RangesModel,
+                _has_its_turn=lambda self, waiter, want: not self.reserved(want),
+                _may_pass=lambda self, waiter, want: not self.reserved(want),
+            )(),
+        )
+    ),
+    "waiting: a writer keeps readers out from when it asks": lambda stage: WaitingModesWorld(
+        RWLockWorld(stage, broken(RangesModel, keeps_readers_out=lambda self, writer: True)())
+    ),
+    "waiting: writers and upgradables enter in any order": lambda stage: WaitingModesWorld(
+        RWLockWorld(stage, broken(RangesModel, behind=lambda self, want, waiter=None: False)())
+    ),
+    "waiting: the last to ask goes first": lambda stage: WaitingRangesWorld(
+        RangeLockWorld(
+            stage,
+            broken(
+                RangesModel,
+                _before=lambda self, waiter: (
+                    self.asked[self.asked.index(waiter) + 1 :] if waiter in self.asked else []
+                ),
+            )(),
+        )
     ),
     "waiting: an upgrade has to wait for a reservation": lambda stage: WaitingModesWorld(
         RWLockWorld(
             stage,
-            broken(RangesModel, _has_its_turn=lambda self, waiter, want: self.reserved(want) is False)(),
+            broken(RangesModel, _has_its_turn=lambda self, waiter, want: not self.reserved(want))(),
         )
     ),
 }

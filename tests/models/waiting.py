@@ -78,14 +78,15 @@ class WaitingWorld:
         if len(self.waiters) < MOST_WAITING:
             attempt = self.kind.attempt(chance)
             lock, arguments = attempt.lock, attempt.arguments
-            await self._wait(
-                attempt.want, attempt.ttl, asyncio.ensure_future(lock.acquire(*arguments)), attempt
-            )
+            acquiring = asyncio.ensure_future(lock.acquire(*arguments))
+            await self._wait(attempt.want, attempt.ttl, acquiring, attempt, attempt.session)
 
-    async def _wait(self, want: Want, ttl: float, task: asyncio.Task[Lease], text: object) -> int:
+    async def _wait(
+        self, want: Want, ttl: float, task: asyncio.Task[Lease], text: object, session: int | None = None
+    ) -> int:
         number = next(self._numbers)
         self.tell(f"#{number} {text}")
-        self.model.wait(number, want)
+        self.model.wait(number, want, session)
         self.waiters[number] = Waiter(want, ttl, task)
         return number
 
@@ -148,7 +149,7 @@ class WaitingWorld:
         acquiring = asyncio.ensure_future(
             attempt.lock.acquire(*attempt.arguments, blocking_timeout=IMPATIENT)
         )
-        number = await self._wait(attempt.want, attempt.ttl, acquiring, attempt)
+        number = await self._wait(attempt.want, attempt.ttl, acquiring, attempt, attempt.session)
         await self.settle()
         if (waiter := self.waiters.get(number)) is not None:
             with pytest.raises(LockTimeoutError):

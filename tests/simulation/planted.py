@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.found import FOUND
 from tests.simulation.found_in_redlock import BROKEN
-from tests.simulation.small import READER, crew, fault, one, schedule
+from tests.simulation.small import READER, UPGRADABLE, crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import FAR, NEAR, STEADY_FAR
 from tests.simulation.world.schedule import Schedule
@@ -212,6 +212,18 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             crew("tracking", NEAR, one("p1.w0.r0", 0.02, 0.0, want=QUIET)),
         ),
         "turns in a row",
+    ),
+    # When p0 leaves, the planner of p2 and the reader of p1 are called. The planner asks first, and upgrades.
+    "spans: calls": (
+        schedule(
+            "rwlock",
+            1,
+            5.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.4)),
+            crew("tracking", STEADY_FAR, one("p1.w0.r0", 0.1, 0.1, want=READER)),
+            crew("tracking", NEAR, one("p2.w0.r0", 0.2, 0.0, want=UPGRADABLE, doing="upgrade")),
+        ),
+        "passed a reader that was called",
     ),
     # p0 dies as a reader. p1 reads on for a minute, and its renewals keep the marks of all readers alive.
     # p1 lets go later than the death of p0 can explain, and a writer must find nobody in its way.

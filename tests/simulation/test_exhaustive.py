@@ -18,7 +18,7 @@ def test_two_clients(sort: str) -> None:
     assert Walk(SORTS[sort], 2, waits=QUICK[sort], deaths=1).run().whole
 
 
-@pytest.mark.parametrize("sort", ["lock", "fairlock", "semaphore", "rwlock, upgradables"])
+@pytest.mark.parametrize("sort", ["lock", "fairlock", "semaphore", "rwlock, upgradables", "rwlock, phases"])
 def test_three_clients(sort: str) -> None:
     assert Walk(SORTS[sort], 3, waits=1, deaths=0).run().whole
 
@@ -46,6 +46,9 @@ NOTICED = {
     "permits: release wakes": ("semaphore", 3),
     "spans: writers exclude": ("rwlock", 2),
     "spans: release wakes": ("rwlock", 2),
+    "spans: order": ("rwlock, phases", 3),
+    "spans: places": ("rwlock, phases", 3),
+    "spans: reservations": ("rwlock, phases", 3),
 }
 """Pieces of the scripts; the sort, and how many clients, that break without them."""
 

@@ -304,6 +304,9 @@ def reservations(
 ) -> list[Violation]:
     """Find readers that came after a writer had its place in the queue, and got in before it.
 
+    While an upgradable or another writer is in the writer's way, readers may pass: only from when the last of
+    these has left, the writer keeps them out.
+
     When another writer leaves, the readers that wait pass. The readers of one session have one place: those
     that wait there when the first of them gets in come along, and a reader has the place of one that gave up
     while it waited, or a moment before: until that is undone.
@@ -322,13 +325,14 @@ def reservations(
             if writer.queued is None:
                 continue
             others = [other for other in writers if other is not writer]
+            since = _reserved_since(writer, same_name)
             violations += [
                 Violation("a reader passed a writer that waited", (writer, reader))
                 for reader in readers
-                if not _may_pass(reader, writer, others)
+                if not _may_pass(reader, since, others)
                 and reader.granted < writer.granted
                 and reader.overlaps(writer)
-                and not any(_may_pass(mate, writer, others) for mate in _mates(reader, readers, given_up))
+                and not any(_may_pass(mate, since, others) for mate in _mates(reader, readers, given_up))
                 and not any(
                     death <= reader.granted and reader.invoked <= death + unsettled for death in deaths
                 )
@@ -371,10 +375,26 @@ def _left_meanwhile(writer: Hold, reader: Hold | Wait) -> bool:
     return writer.definite_end <= _end_of_wait(reader) and reader.invoked <= writer.confirmed
 
 
-def _may_pass(reader: Hold | Wait, writer: Hold, others: Sequence[Hold]) -> bool:
-    """Whether the reader came before this writer was queued, or waited when another writer left."""
+def _reserved_since(writer: Hold, holds: Iterable[Hold]) -> float:
+    """From when on nothing but readers was in the way of this writer, which had its place in the queue."""
     assert writer.queued is not None
-    return reader.invoked <= writer.queued or any(_left_meanwhile(other, reader) for other in others)
+    return max(
+        writer.queued,
+        *(
+            min(other.confirmed, other.deadline)
+            for other in holds
+            if other is not writer
+            and other.mode != "reader"
+            and other.granted < writer.granted
+            and other.overlaps(writer)
+        ),
+        -math.inf,
+    )
+
+
+def _may_pass(reader: Hold | Wait, since: float, others: Sequence[Hold]) -> bool:
+    """Whether the reader came before a writer reserved, or waited when another writer left."""
+    return reader.invoked <= since or any(_left_meanwhile(other, reader) for other in others)
 
 
 def _mates(

@@ -121,8 +121,8 @@ class Model:
 
     # -- waiting
 
-    def wait(self, waiter: int, want: Want) -> None:
-        """Stands at the end of the queue."""
+    def wait(self, waiter: int, want: Want, session: int | None = None) -> None:
+        """Stands at the end of the queue; with others that want the same in its session, if that is told."""
         self.waiting[waiter] = want
 
     def leave(self, waiter: int) -> None:
@@ -204,8 +204,11 @@ class FairModel(SemaphoreModel):
 class RangesModel(Model):
     """`RangeLock`; and `RWLock`, whose intervals are all the whole line.
 
-    A writer that waits reserves its interval: new readers of it wait. When a writer has left, the readers
-    that waited meanwhile pass reservations; whether they do behind one that died, nobody has promised.
+    Writers and upgradables enter in the order of asking, where their intervals overlap. A writer that waits
+    keeps new readers out while nothing but readers is in its way. A reader that has waited while a writer was
+    inside passes writers that wait, and no plain writer enters before it.
+
+    Of the waiters of one session that want the same, the first has asked; when it gets in, the next one asks.
 
     Args:
         closed: Whether the right ends belong to the intervals, as with bounds `"[]"`.
@@ -214,8 +217,9 @@ class RangesModel(Model):
     def __init__(self, *, closed: bool = False) -> None:
         super().__init__()
         self.closed = closed
-        self.passing: set[int] = set()  # readers whose turn it is, before any writer's
-        self.perhaps: set[int] = set()  # readers of whom nobody has promised whether it is
+        self.passing: set[int] = set()  # readers that have waited for a writer inside
+        self.asked: list[int] = []  # waiters, in the order of asking
+        self.sessions: dict[int, int | None] = {}
 
     # -- rules
 
@@ -238,11 +242,10 @@ class RangesModel(Model):
         if not self.fits(want):
             return False
         if want.mode == "reader":
-            reserved = self.reserved(want)
-            return None if reserved is None else not reserved
-        if want.within is None and self._overlaps_waiting(want):
-            return None  # nobody has promised how a new writer or upgradable fares beside one that waits
-        return True
+            return not self.reserved(want)
+        if want.within is not None:
+            return not self._kept_by_turn(want) or None  # of these, those alone that were called
+        return not self.behind(want) and not (want.mode == "writer" and self._kept_by_turn(want))
 
     def due(self) -> set[int]:
         return {waiter for waiter in super().due() if self._has_its_turn(waiter, self.waiting[waiter])}
@@ -253,99 +256,94 @@ class RangesModel(Model):
         }
 
     def _has_its_turn(self, waiter: int, want: Want) -> bool:
-        if waiter in self.passing:
-            return True
-        if want.mode != "writer":
-            return self.reserved(want) is False
-        before = set(self.passing)
-        if want.within is None:
-            before |= self._kept_out()
-        else:  # it passes writers that wait
-            before |= {
-                number
-                for number, other in self.waiting.items()
-                if other.mode == "reader" and not self.fits(other)
-            }
-        return not any(self.overlap(want, self.waiting[other]) for other in before)
-
-    def _kept_out(self) -> set[int]:
-        """Those whom a holder keeps out of a part of what they want, and those whom these may be before."""
-        found = {number for number, want in self.waiting.items() if not self.fits(want)}
-        while True:
-            behind = {
-                number
-                for number, want in self.waiting.items()
-                if number not in found | self.passing
-                and want.within is None
-                and any(self._one_writes(want, self.waiting[other]) for other in found)
-            }
-            if not behind:
-                return found
-            found |= behind
-
-    def _one_writes(self, one: Want, other: Want) -> bool:
-        return "writer" in {one.mode, other.mode} and self.overlap(one, other)
+        if waiter not in self.asked:
+            return False
+        if want.mode == "reader":
+            return waiter in self.passing or not self.reserved(want)
+        if want.mode == "writer" and self._kept_by_turn(want):
+            return False
+        return want.within is not None or not self.behind(want, waiter)
 
     def _may_pass(self, waiter: int, want: Want) -> bool:
-        if want.mode == "writer":
-            return want.within is not None or not any(
-                self.overlap(want, self.waiting[reader]) for reader in self.passing
-            )
-        return waiter in self.perhaps or want.mode == "upgradable" or self.reserved(want) is None
+        """Readers of one session come along, and what is reserved behind a reader need not keep it out."""
+        if want.mode == "reader":
+            return waiter not in self.asked or not self.reserved(want, waiter)
+        return waiter in self.asked and (want.within is not None or not self.behind(want, waiter))
 
-    def reserved(self, want: Want) -> bool | None:
-        """Whether a writer that waits keeps it out.
+    def behind(self, want: Want, waiter: int | None = None) -> bool:
+        """Whether a writer or an upgradable waits for a part of it that has asked before this waiter."""
+        return any(self._is_in_order(self.waiting[other], want) for other in self._before(waiter))
 
-        Where the intervals of two such writers overlap, only one of them need have reserved: None where it
-        depends on which.
-        """
-        writers = [other for other in self.waiting.values() if other.mode == "writer"]
-        in_the_way = [writer for writer in writers if self.overlap(want, writer)]
-        if any(
-            writer.within is not None
-            or all(rival in in_the_way for rival in writers if self.overlap(writer, rival))
-            for writer in in_the_way
-        ):
+    def _is_in_order(self, other: Want, want: Want) -> bool:
+        return other.mode != "reader" and other.within is None and self.overlap(want, other)
+
+    def _before(self, waiter: int | None) -> list[int]:
+        return self.asked if waiter not in self.asked else self.asked[: self.asked.index(waiter)]
+
+    def reserved(self, want: Want, waiter: int | None = None) -> bool:
+        """Whether a writer keeps new readers out of it, or one that has asked before this waiter."""
+        return any(
+            self.overlap(want, self.waiting[other]) and self.keeps_readers_out(other)
+            for other in self._before(waiter)
+            if self.waiting[other].mode == "writer"
+        )
+
+    def keeps_readers_out(self, writer: int) -> bool:
+        """Whether nothing but readers is in the way of this writer that waits."""
+        want = self.waiting[writer]
+        if want.within is not None:
             return True
-        return None if in_the_way else False
+        inside = (held.want for held in self.held.values() if held.want.mode != "reader")
+        return not self.behind(want, writer) and not any(self.overlap(want, held) for held in inside)
 
-    def _overlaps_waiting(self, want: Want) -> bool:
-        return any(self.overlap(want, other) for other in self.waiting.values())
+    def _kept_by_turn(self, want: Want) -> bool:
+        return any(self.overlap(want, self.waiting[reader]) for reader in self.passing)
 
     # -- steps
 
-    def release(self, lease: int) -> bool:
-        held = self.held.get(lease)
-        if held is not None and held.want.mode == "writer":
-            self.passing |= self._readers_behind(held.want)
-        return super().release(lease)
-
-    def expire(self, lease: int) -> None:
-        want = self.held[lease].want
+    def grant(self, lease: int, want: Want, ttl: float) -> None:
+        super().grant(lease, want, ttl)
         if want.mode == "writer":
-            self.perhaps |= self._readers_behind(want) - self.passing
-        super().release(lease)
+            self.passing |= self._readers_behind(want)
+
+    def wait(self, waiter: int, want: Want, session: int | None = None) -> None:
+        super().wait(waiter, want)
+        self.sessions[waiter] = session
+        if self._first_of_its_session(waiter):
+            self.asked.append(waiter)
+        if want.mode == "reader" and any(
+            held.want.mode == "writer" and self.overlap(want, held.want) for held in self.held.values()
+        ):
+            self.passing.add(waiter)
+
+    def _first_of_its_session(self, waiter: int) -> bool:
+        return self.sessions[waiter] is None or not any(
+            self.sessions[other] == self.sessions[waiter] and self.waiting[other] == self.waiting[waiter]
+            for other in self.asked
+        )
 
     def enter(self, waiter: int, ttl: float) -> None:
-        want = self.waiting[waiter]
-        super().enter(waiter, ttl)
         self._forget(waiter)
-        if want.mode == "writer":
-            self.perhaps -= self._readers_behind(want)
+        super().enter(waiter, ttl)
+        self._next_asks(len(self.asked))
 
     def leave(self, waiter: int) -> None:
-        want = self.waiting[waiter]
-        super().leave(waiter)
+        """The next one of its session has its place."""
+        place = self.asked.index(waiter) if waiter in self.asked else len(self.asked)
         self._forget(waiter)
-        if want.mode == "writer":  # they may have come before the next writer, which had no reservation yet
-            self.perhaps |= self._readers_behind(want) - self.passing
+        super().leave(waiter)
+        self._next_asks(place)
+
+    def _next_asks(self, place: int) -> None:
+        for waiter in self.waiting:
+            if waiter not in self.asked and self._first_of_its_session(waiter):
+                self.asked.insert(place, waiter)
 
     def downgrade(self, lease: int) -> bool:
         """A writer becomes a reader, without a gap."""
         held = self.held.get(lease)
         if held is None:
             return False
-        self.passing |= self._readers_behind(held.want)
         held.want = replace(held.want, mode="reader")
         return True
 
@@ -354,8 +352,6 @@ class RangesModel(Model):
         held = self.held.get(lease)
         if held is None:
             return False
-        if held.want.mode == "writer":
-            self.passing |= self._readers_behind(held.want)
         held.want = replace(held.want, low=low, high=high)
         return True
 
@@ -368,7 +364,8 @@ class RangesModel(Model):
 
     def _forget(self, waiter: int) -> None:
         self.passing.discard(waiter)
-        self.perhaps.discard(waiter)
+        if waiter in self.asked:
+            self.asked.remove(waiter)
 
 
 def broken(model: type[Model], **rules: Any) -> Any:

@@ -278,6 +278,7 @@ async def test_logs_waiting_and_renewing_for_debugging_and_loss_as_a_warning(
     assert [(record.name, record.levelname) for record in caplog.records] == [
         ("aiolocks.session", "DEBUG"),
         ("aiolocks.session", "DEBUG"),
+        ("aiolocks.session", "DEBUG"),
         ("aiolocks.session", "WARNING"),
     ]
     assert all(r"'a\nb'" in record.getMessage() for record in caplog.records), "quoted: it forges no line"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import pytest
@@ -271,6 +272,17 @@ def test_a_reader_that_passed_a_waiting_writer_is_found() -> None:
     assert violation.evidence[0] is waiting
     assert reservations([inside, waiting, hold("r", 3, 4, mode="reader", invoked=1.05)]) == []
     assert reservations([inside, waiting, hold("r", 9, 9.5, mode="reader", invoked=2)]) == []
+
+
+def test_a_reader_may_pass_a_writer_that_waits_for_an_upgradable() -> None:
+    waiting = hold("w", 7, 8, invoked=1, queued=1.1)
+    planner = hold("u", 0, 4, mode="upgradable", confirmed=4.2, low=0, high=5)
+
+    assert reservations([planner, waiting, hold("r", 3, 4, mode="reader", invoked=2)]) == []
+    assert reservations([planner, waiting, hold("r", 5, 6, mode="reader", invoked=4.1)]) == []
+    assert reservations([planner, waiting, hold("r", 5, 6, mode="reader", invoked=4.3)]), "but it has left"
+    aside = replace(planner, low=-5, high=0)
+    assert reservations([aside, replace(waiting, low=0, high=9), hold("r", 3, 4, mode="reader", invoked=2)])
 
 
 def test_readers_that_waited_pass_when_another_writer_leaves() -> None:

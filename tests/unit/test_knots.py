@@ -11,7 +11,7 @@ import pytest
 from aiolocks.inspect.deadlocks import Found
 from aiolocks.inspect.knots import Lease, Occupants, in_order, knots, may_wait_for, stuck
 from aiolocks.inspect.waits import Held, Wait, Want, record_of, waits_in
-from aiolocks.transport.commands.families.snapshots import Reservation
+from aiolocks.transport.commands.families.snapshots import Place
 
 EVERYTHING = (float("-inf"), float("inf"))
 
@@ -114,8 +114,8 @@ def test_a_writer_between_counts_when_it_has_said_since_that_it_lives(until: int
         )
         occupants = on_server(waits)
         occupants["lock", "r"].leases["2 has r"] = Lease(1, "r", EVERYTHING)
-        writer = Reservation(b"bell", until_ms, EVERYTHING, "")
-        occupants["lock", "r"] = occupants["lock", "r"]._replace(reservations=(writer,))
+        writer = Place(b"bell", until_ms, EVERYTHING, "")
+        occupants["lock", "r"] = occupants["lock", "r"]._replace(places=(writer,))
         return Found(waits, occupants)
 
     before = look(1, 2000).since({})
@@ -132,7 +132,6 @@ def test_a_writer_between_counts_when_it_has_said_since_that_it_lives(until: int
         ("u", "u", False, True),
         ("u", "r", False, False),
         ("r", "r", True, True),  # behind a writer, which waits for that reader
-        ("u", "r", True, True),
     ],
 )
 @pytest.mark.parametrize("apart", [False, True])
@@ -142,10 +141,49 @@ def test_spans(mode: str, held: str, reserved: bool, apart: bool, found: bool) -
     occupants = on_server(waits)
     occupants["lock", "r"].leases["2 has r"] = Lease(1, held, (3.0, 10.0))
     if reserved:
-        occupants["lock", "r"] = occupants["lock", "r"]._replace(
-            reservations=(Reservation(b"bell", 0, (4.0, 6.0), ""),)
-        )
+        occupants["lock", "r"] = occupants["lock", "r"]._replace(places=(Place(b"bell", 0, (4.0, 6.0), ""),))
     assert bool(knots(stuck(waits, occupants))) == (found and not apart)
+
+
+@pytest.mark.parametrize("mode", ["u", "w"])
+@pytest.mark.parametrize(
+    ("places", "found"),
+    [
+        ([("w", 1, (4.0, 6.0)), ("own", 2, (5.0, 8.0))], True),
+        ([("w", 3, (4.0, 6.0)), ("own", 2, (5.0, 8.0))], False),  # it has asked later
+        ([("u", 1, (4.0, 6.0)), ("own", 2, (5.0, 8.0))], False),  # which waits for no reader
+        ([("w", 1, (4.0, 5.5)), ("u", 2, (5.2, 6.0)), ("own", 3, (5.8, 8.0))], True),  # each behind the next
+        ([("w", 2, (4.0, 5.5)), ("u", 1, (5.2, 6.0)), ("own", 3, (5.8, 8.0))], False),
+        ([("w", 1, (4.0, 4.8)), ("own", 2, (5.0, 8.0))], False),
+        ([("x", 1, (4.5, 6.0))], False),  # it has no place yet, as far as is known
+    ],
+)
+def test_a_writer_or_upgradable_waits_for_those_that_keep_out_the_earlier_ones(
+    mode: str, places: list[tuple[str, int, tuple[float, float]]], found: bool
+) -> None:
+    wanted = places[-1][2]
+    waits = by_id(wait("1", ("r",), ("x",), mode=mode, span=wanted), wait("2", ("x",), ("r",)))
+    occupants = on_server(waits)
+    occupants["lock", "r"].leases["2 has r"] = Lease(1, "r", (3.0, 4.0))
+    occupants["lock", "r"] = occupants["lock", "r"]._replace(
+        places=tuple(
+            Place(f"{asked}".encode(), 0, span, "", mode if one == "own" else one, asked, reserved=False)
+            for one, asked, span in places
+        )
+    )
+    assert bool(knots(stuck(waits, occupants))) == found
+    upgrade = waits["1"]._replace(want=waits["1"].want._replace(mode="w", own=("me", "mine")))
+    assert knots(stuck({**waits, "1": upgrade}, occupants)) == [], "an upgrade waits for no other waiter"
+
+
+def test_a_writer_that_waits_for_an_upgradable_keeps_no_reader_out() -> None:
+    for reserved in (True, False):
+        waits = by_id(wait("1", ("r",), ("x",), mode="r", span=EVERYTHING), wait("2", ("x",), ("r",)))
+        occupants = on_server(waits)
+        occupants["lock", "r"].leases["2 has r"] = Lease(1, "u", EVERYTHING)
+        place = Place(b"bell", 0, EVERYTHING, "", "w", 1, reserved=reserved)
+        occupants["lock", "r"] = occupants["lock", "r"]._replace(places=(place,))
+        assert bool(knots(stuck(waits, occupants))) == reserved
 
 
 def test_at_random_it_finds_just_the_rings_there_are() -> None:

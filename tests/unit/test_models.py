@@ -271,44 +271,47 @@ def test_a_writer_that_waits_reserves() -> None:
     assert model.admits(reader(4, 5))
 
 
-def test_the_contract_leaves_open_whether_a_new_writer_passes_one_that_waits() -> None:
+def test_writers_and_upgradables_enter_in_the_order_of_asking() -> None:
     model = holding(reader(0, 5), model=RangesModel())
     model.wait(9, writer(3, 8))
 
-    assert model.admits(writer(6, 7)) is None
-    assert model.admits(upgradable(6, 7)) is None
+    assert model.admits(writer(6, 7)) is False
+    assert model.admits(upgradable(6, 7)) is False
     assert model.admits(writer(8, 9)) is True
-    assert model.admits(writer(4, 7)) is False, "but not one whom a holder keeps out"
+    model.wait(10, upgradable(7, 10))
+    model.wait(11, upgradable(9, 11))
+    assert (model.due(), model.allowed()) == (set(), set())
+    model.leave(10)
+    assert model.due() == {11}
 
 
-def test_of_two_writers_that_want_the_same_only_one_need_reserve() -> None:
-    model = holding(reader(), model=RangesModel())
-    model.wait(8, writer(0, 5))
-    model.wait(9, writer(3, 8))
+def test_a_writer_behind_an_upgradable_or_another_waiter_keeps_no_reader_out() -> None:
+    model = holding(upgradable(0, 2), model=RangesModel())
+    model.wait(8, writer(1, 3))
+    model.wait(9, writer(2.5, 8))
 
-    assert model.admits(reader(0, 9)) is False
-    assert model.admits(reader(3, 5)) is False
-    assert model.admits(reader(6, 7)) is None
-    assert model.admits(reader(8, 9)) is True
-
-
-def test_a_writer_behind_another_that_cannot_get_in_need_not_pass_it() -> None:
-    model = holding(reader(0, 1), model=RangesModel())
-    model.wait(8, writer(0, 5))
-    model.wait(9, writer(3, 8))
-
-    assert (model.due(), model.allowed()) == (set(), {9})
+    assert [model.admits(reader(a, a + 0.1)) for a in (0, 2.5, 7)] == [True, True, True]
     model.release(1)
-    assert model.due() == {8, 9}
+    assert [model.admits(reader(a, a + 0.1)) for a in (0, 2.5, 7)] == [True, False, True]
+    model.enter(8, 60)
+    assert [model.admits(reader(a, a + 0.1)) for a in (0, 2.5, 7)] == [True, False, True]
+    model.release(8)
+    assert [model.admits(reader(a, a + 0.1)) for a in (0, 2.5, 7)] == [True, False, False]
 
 
-def test_a_writer_kept_out_may_be_before_others_that_fit() -> None:
-    """Each but the last of them is held up by the one before it."""
-    model = holding(writer(0, 1), model=RangesModel())
-    for waiter, want in enumerate((reader(0, 3), writer(2, 5), writer(4, 7), writer(8, 9)), start=6):
-        model.wait(waiter, want)
-
-    assert (model.due(), model.allowed()) == ({9}, {7, 8, 9})
+def test_of_one_session_the_next_asks_when_the_first_has_got_in_and_has_its_place_if_it_left() -> None:
+    for gone, due in ((True, {7}), (False, {6})):
+        model = holding(writer(), model=RangesModel())
+        for waiter, session in ((5, 1), (6, 2), (7, 1)):
+            model.wait(waiter, writer(), session)
+        assert model.asked == [5, 6]
+        model.release(1)
+        if gone:
+            model.leave(5)
+        else:
+            model.enter(5, 60)
+            model.release(5)
+        assert model.due() == due
 
 
 def test_who_shrinks_lets_in_who_waited_to_read() -> None:
@@ -339,7 +342,7 @@ def test_readers_drain_then_the_writer_then_those_who_waited_then_the_next() -> 
 
     assert model.due() == set()
     model.release(1)
-    assert model.due() == {5, 7}
+    assert model.due() == {5}
     model.enter(5, 60)
     assert model.due() == set()
     model.release(5)
@@ -353,24 +356,21 @@ def test_readers_drain_then_the_writer_then_those_who_waited_then_the_next() -> 
     assert model.due() == {7}
 
 
-def test_behind_a_writer_that_died_readers_may_pass_and_need_not() -> None:
+def test_behind_a_writer_that_died_the_readers_that_waited_go_first() -> None:
     model = holding(writer(), model=RangesModel())
     model.wait(6, reader())
     model.wait(7, writer())
     model.advance(60)
 
-    assert (model.due(), model.allowed()) == ({7}, {6, 7})
-    model.enter(7, 60)
-    model.release(7)
-    assert model.due() == {6}
+    assert (model.due(), model.allowed()) == ({6}, {6, 7})
 
 
-def test_an_upgradable_may_pass_a_writer_that_waits_and_need_not() -> None:
+def test_an_upgradable_waits_for_a_writer_that_asked_before_it() -> None:
     model = holding(reader(), model=RangesModel())
     model.wait(6, writer())
     model.wait(7, upgradable())
 
-    assert (model.due(), model.allowed()) == (set(), {7})
+    assert (model.due(), model.allowed()) == (set(), set())
     model.leave(6)
     assert model.due() == {7}
 

@@ -23,11 +23,15 @@ BEFORE = "706d907"
 """The last commit whose waiters poll although they hear."""
 WITHOUT_DEFINITIONS = "636dde1"
 """Version 0.2.0, whose schedules know no definitions of their ticks."""
+BEFORE_PLACES = "db446bb"
+"""The last commit whose writers keep readers out from when they ask."""
 HERE = Path(__file__)
 REPOSITORY = os.environ.get("AIOLOCKS_TEST_REPOSITORY") or str(HERE.parents[2])
 ROUNDS = 40
 LONGEST_WAIT = 3.0
 """Seconds: all processes together need less for all their rounds."""
+DEAD_WAITER = 2.0
+"""Seconds for which the place of a waiter that was killed keeps others out."""
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +44,12 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of version 0.2.0."""
     return package_of(WITHOUT_DEFINITIONS, tmp_path_factory.mktemp("released"))
+
+
+@pytest.fixture(scope="session")
+def before_places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package whose waiters have no places."""
+    return package_of(BEFORE_PLACES, tmp_path_factory.mktemp("before_places"))
 
 
 def package_of(commit: str, path: Path) -> Path:
@@ -81,6 +91,31 @@ async def test_both_versions_exclude_and_wake_each_other(
     assert tokens == sorted(set(tokens))
     assert max(report["longest"] for report in reports) < LONGEST_WAIT
     await redis.delete("tokens", "inside")
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("kind", ["rwlock", "rangelock"])
+async def test_readers_planners_and_writers_of_both_versions_exclude_and_starve_nobody(
+    server: Server, redis: Redis, before_places: Path, kind: str
+) -> None:
+    """Also where a waiter of this version is killed, whose place a step of the other one does not remove."""
+    now = Path(aiolocks.__file__).parents[1]
+    processes = [
+        await start(server, "phases", path, "4", kind) for path in (before_places, now, before_places, now)
+    ]
+    killed = await start(server, "waiter", now, kind)
+    assert killed.stdout is not None
+    await killed.stdout.readline()
+    killed.kill()
+    await killed.wait()
+    reports = [json.loads((await process.communicate())[0]) for process in processes]
+
+    assert [process.returncode for process in processes] == [0] * 4
+    assert len({report["version"] for report in reports}) == 2
+    for report in reports:
+        assert min(report["entered"].values()) >= 2, reports
+        assert max(report["longest"].values()) < LONGEST_WAIT + DEAD_WAITER, reports
+    await redis.delete("readers", "writers", "planners")
 
 
 EVERY = 0.25

@@ -9,7 +9,7 @@ end
 -- Rejects foreign pairs of ends. It reads the first and the last of each: a foreign one comes before or after all others, or
 -- nearly so.
 local function check_ends()
-  for i = 6, 17 do
+  for i = 6, 19 do
     for rank = -1, 0 do reject_foreign_ids(KEYS[i], redis.call('ZRANGE', KEYS[i], rank, rank)) end
   end
 end
@@ -19,7 +19,7 @@ end
 local function check()
   local fields = redis.call('HLEN', spans)
   local entered = redis.call('ZCARD', ends) + redis.call('ZCARD', waits)
-  local more = fields == 0 and redis.call('EXISTS', unpack(KEYS, 6, 17)) or 0
+  local more = fields == 0 and redis.call('EXISTS', unpack(KEYS, 6, 19)) or 0
   if fields == entered and more == 0 then return end
   reject_foreign_ids(spans, redis.call('HKEYS', spans))
   for _, key in ipairs({ends, waits}) do reject_foreign_ids(key, redis.call('ZRANGE', key, 0, -1)) end

@@ -35,6 +35,9 @@ class NameCommands:
 
     __slots__ = ("_retention_ms",)
 
+    interval: tuple[float, float] | None = None
+    """The ends of what is acquired, as users know them; None but for ranges."""
+
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
 

@@ -39,10 +39,12 @@ _OWNED: Final = Script("spans_owned", *_SHARED, mid_move="mid_move_spans")
 _RELEASE: Final = Script("spans_release", *_SHARED, "stolen", mid_move="mid_move_spans")
 _RENEW: Final = Script("spans_renew", *_SHARED, "stolen", mid_move="mid_move_spans")
 
-_SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls")
+_SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls", "places")
 _ROLES: Final = ("ends", "waits", "fence", "queue", *(f"{side}.{end}" for side in _SIDES for end in "ab"))
 _SEAT: Final = "0" * SEAT_LENGTH
 _FORGET_EVERY: Final = 4
+_RESERVED: Final = -4
+"""In the place of the time that a lease has left: a writer that waits goes first, and keeps readers out."""
 
 
 class Span(NamedTuple):
@@ -92,9 +94,10 @@ class SpanCommands(NameCommands):
         kind: The kind whose name space it is.
         under: The token of the upgradable that will be upgraded; empty when there is none.
         longest_sleep_ms: After which a waiter asks again, at the latest.
+        interval: The span as users know it, if it is one of a range.
     """
 
-    __slots__ = ("_keys", "_label", "_marks_ms", "_name", "_span", "_under", "bell")
+    __slots__ = ("_keys", "_label", "_marks_ms", "_name", "_span", "_under", "bell", "interval")
 
     def __init__(
         self,
@@ -108,11 +111,13 @@ class SpanCommands(NameCommands):
         retention_ms: int,
         longest_sleep_ms: int,
         session: str,
+        interval: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(retention_ms)
         self._label = label
         self._name = name
         self._span = span
+        self.interval = interval
         self._under = under or "-"
         self._marks_ms = max(BELL_TTL_MS, _FORGET_EVERY * longest_sleep_ms)
         who = f"{session}.{span.mode}.{span.a}_{span.b}" + (f".{under[:16]}" if under else "")
@@ -150,7 +155,7 @@ class SpanCommands(NameCommands):
 
     def listener(self, token: str) -> Listener:
         spans, ends, waits = self._keys[:3]
-        marks = (waits, spans, ends, *self._keys[11:17])
+        marks = (waits, spans, ends, *self._keys[11:19])
         return Listener(
             self.bell, self._keys[4:5], _SEAT, deadlines=(ends, waits), marks=marks, marks_ms=self._marks_ms
         )
@@ -197,7 +202,7 @@ class SpanCommands(NameCommands):
             if wanted.excludes(span):
                 if token in told or not all_told:  # else it was lost, and nobody here knows
                     return True
-            elif refused.remaining_ms is None and wanted.mode != "w" and wanted.within(span):
+            elif refused.reserved and wanted.mode != "w" and wanted.within(span):
                 return True  # a writer has reserved what this wants, and waits for what is held of it here
         return False
 
@@ -215,7 +220,10 @@ class SpanCommands(NameCommands):
     def _answer(self, raw: Any) -> Answer:
         if raw[:2] == [0, -3]:
             raise LockLostError(self._label, self._name, "the upgradable lease does not hold it any more")
-        return answer(raw)
+        answered = answer(raw)
+        if isinstance(answered, Refused):
+            answered.reserved = raw[1] == _RESERVED
+        return answered
 
 
 def _changed(raw: Any) -> Changed:

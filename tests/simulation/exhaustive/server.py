@@ -6,6 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 from aiolocks.transport.request import Command
+from tests.simulation.world.passing import Passing
 from tests.simulation.world.server.replies import Push, Refusal
 from tests.simulation.world.server.scripting import digest
 from tests.simulation.world.server.server import Server
@@ -64,6 +65,8 @@ class Exact:
         words = tuple(
             word if isinstance(word, bytes) else str(word).encode() for word in command.words(as_eval=False)
         )
+        passing = Passing(_broken)
+        passing.begins(self._server, words)
         self._server._serve(ear, words)
         reply: Any = None
         told: dict[int, set[bytes]] = {}
@@ -76,6 +79,7 @@ class Exact:
             each.said.clear()
         if isinstance(reply, Refusal):
             raise AssertionError(f"{command!r} was refused: {reply}")  # noqa: TRY004 - a rule is broken
+        passing.executed(self._server, words, reply)
         return command.parse(reply), told
 
     def pass_time(self, milliseconds: int) -> None:
@@ -111,6 +115,10 @@ class Exact:
     @property
     def keys(self) -> list[bytes]:
         return self._store.present()
+
+
+def _broken(what: str) -> None:
+    raise AssertionError(what)
 
 
 def _copy(value: Any) -> Any:

@@ -92,4 +92,5 @@ SORTS: dict[str, Sort] = {
     "rwlock": Sort(_rwlock("rwr"), _manner("rwr"), _beside("rwr")),
     "rwlock, writers": Sort(_rwlock("wwr"), QueuePolicy(), _beside("wwr")),
     "rwlock, upgradables": Sort(_rwlock("uur"), QueuePolicy(), _beside("uur")),
+    "rwlock, phases": Sort(_rwlock("uwr"), QueuePolicy(), _beside("uwr")),
 }

@@ -260,12 +260,12 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "spans: writers exclude": Safeguard(
         "Nobody enters where a writer is.",
-        lua("spans", without="if writers > 0 then return true end"),
+        lua("spans", without="if overlapping('w', a, b) > 0 then return true end"),
         SPANS,
     ),
     "spans: readers exclude": Safeguard(
         "No writer enters where a reader is.",
-        lua("spans", without="if overlapping('r', a, b) > 0 then return true end"),
+        lua("spans", without="if mode == 'w' and overlapping('r', a, b) > 0 then return true end"),
         SPANS,
     ),
     "spans: reservations": Safeguard(
@@ -285,6 +285,60 @@ OF_SCRIPTS: dict[str, Safeguard] = {
             instead="if mode == 'r' then return overlapping('p', a, b) > 0 end",
         ),
         ("rwlock",),
+    ),
+    "spans: order": Safeguard(
+        "No writer and no upgradable passes one that has asked before it.",
+        lua("spans", without="return not passes and is_behind(id, a, b)", instead="return false"),
+        SPANS,
+    ),
+    "spans: order of calls": Safeguard(
+        "Writers and upgradables are called in the order of asking.",
+        lua("spans", without="behind = overlaps_any(ahead, a, b) or", instead="behind ="),
+        SPANS,
+    ),
+    "spans: places": Safeguard(
+        "A writer behind an upgradable keeps no reader out.",
+        lua(
+            "spans",
+            without="or behind or overlapping('u', a, b) > 0 or overlapping('w', a, b) > 0 then",
+            instead="or behind then",
+        ),
+        SPANS,
+    ),
+    "spans: places behind places": Safeguard(
+        "A writer behind another waiter keeps no reader out.",
+        lua("spans", without="or behind or overlapping('u'", instead="or overlapping('u'"),
+        ("rangelock",),
+    ),
+    "spans: a called one's place": Safeguard(
+        "A called upgradable is passed by no newcomer.",
+        lua("spans", without="(side == 'q' and mode == 'u')", instead="false"),
+        SPANS,
+    ),
+    "spans: the walk goes on": Safeguard(
+        "Behind a writer that is called, waiters of other parts get their turns and reservations.",
+        lua(
+            "spans",
+            without="if mode == 'w' and a == '-inf' and b == 'inf' then",
+            instead="if mode == 'w' then",
+        ),
+        ("rangelock",),
+    ),
+    "spans: a lost place": Safeguard(
+        "A writer that was taken for dead has lost its place.",
+        lua(
+            "spans",
+            without="not redis.call('ZSCORE', queue, bell .. seat) then mark",
+            instead="false then mark",
+        ),
+        SPANS,
+        faulty=True,
+        sorts=("freeze",),
+    ),
+    "spans: calls": Safeguard(
+        "No upgrade passes a reader that was called.",
+        lua("spans", without=" or overlapping('c', a, b) > 0"),
+        SPANS,
     ),
     "spans: release wakes": Safeguard(
         "A release wakes those who may enter.",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tests.support.history import Hold, Violation, Wait, fencing, fifo, phases, reservations
+from tests.support.history import Hold, Violation, Wait, fencing, fifo, phases
 
 from . import limited
 from .clockwork import Clockwork
@@ -72,7 +72,6 @@ class Referee:
         self.waiting: dict[Attempt, None] = {}
         self.holding: dict[Attempt, None] = {}
         self.ended: list[Attempt] = []
-        self._given_up: list[Wait] = []  # readers
         self.violations: list[str] = []
         self.excuses = Excuses()
         self.lost: list[tuple[float, str]] = []  # until then holders need not know
@@ -109,17 +108,7 @@ class Referee:
         self._told(attempt.who, how)
         attempt.ended = self.now
         self._ended_in_time(attempt)
-        waited = attempt in self.waiting
         self.waiting.pop(attempt, None)
-        if waited and attempt.want.mode == "reader":
-            wait = Wait(
-                who=attempt.who,
-                invoked=attempt.invoked,
-                ended=self.now,
-                name=attempt.want.names[0],
-                session=attempt.session,
-            )
-            self._given_up.append(wait)
         self._look()
 
     def granted(self, attempt: Attempt, lease: Any) -> None:
@@ -310,7 +299,6 @@ class Referee:
     def judge(
         self,
         seen: dict[str, float],
-        writers: list[tuple[float, float]],
         readers: list[tuple[str, str, float]],
         turns: limited.Turns,
     ) -> None:
@@ -318,7 +306,6 @@ class Referee:
 
         Args:
             seen: When a server first executed something for a token.
-            writers: When a server had a writer, also for a task that had given up by then.
             readers: Token and process of each reader that a server let in, also for such a task, and when.
             turns: Of the lines of limits, as the server saw them.
         """
@@ -333,17 +320,11 @@ class Referee:
             found += _rising([hold for attempt in firm for hold in self._as_granted(attempt, seen)])
         if kind.strict:
             found += fifo(holds)
-        # Of intervals, not every writer that waits reserves.
         if kind.phased:
-            on_server = [
-                Hold(who="", name="x", invoked=since, granted=since, released=until, confirmed=until)
-                for since, until in writers
-            ]
             had = {attempt.token for attempt in self.ended}
             in_vain = [(process, when) for token, process, when in readers if token not in had]
             in_turn = [one for one in phases(holds) if not _turn_was_used(one, in_vain)]
-            ordered = reservations([*holds, *on_server], given_up=self._given_up) + in_turn
-            found += [one for one in ordered if not any(map(self._was_displaced, one.evidence))]
+            found += [one for one in in_turn if not any(map(self._was_displaced, one.evidence))]
         for violation in found:
             who = " and ".join(evidence.who for evidence in violation.evidence)
             self.wrong(f"{violation.what}: {who}")

@@ -58,6 +58,7 @@ class Node:
         frozen: Whether it is stopped; what it receives piles up.
         down: Whether it refuses connections.
         on_request: Called with this node when it has executed a request.
+        on_step: Called with its server, the request and its reply, before that.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Node:
         self.frozen = self.down = False
         self._routes: dict[int, str] = {}  # how the trace names each connection
         self.on_request: Callable[[Node], object] = lambda _: None
+        self.on_step: Callable[[Server, tuple[bytes, ...], Any], object] = lambda *_: None
         self._clockwork = clockwork
         self._random = clockwork.part(name)
         self._trace = trace
@@ -118,6 +120,7 @@ class Node:
 
     def _requested(self, client: Client, words: tuple[bytes, ...], reply: Any) -> None:
         self._trace.requested(self._routes[client.id], words, reply)
+        self.on_step(self.server, words, reply)
         self.on_request(self)
 
     def _sweep(self) -> None:

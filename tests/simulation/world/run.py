@@ -23,6 +23,7 @@ from .failures import SORTS
 from .faults import MARKS, NOTICED, RECOVERY
 from .network import Wire
 from .node import Node
+from .passing import Passing
 from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
@@ -84,6 +85,8 @@ class Run:
         for server in self.servers.values():
             server.server.configure("notify-keyspace-events", "KA")
             server.on_request = self._look_for_what_stays
+            if schedule.kind.spans and schedule.kind.topology == "one":
+                server.on_step = Passing(self.referee.wrong).executed
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
         parts = map(world.clockwork.part, ("ledger", "rings", "graces"))
@@ -399,7 +402,6 @@ class Run:
         kind, trace = self.schedule.kind, world.trace
         referee.judge(
             trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
-            trace.writers() if kind.spans else [],
             trace.readers() if kind.phased else [],
             limited.Turns(trace.of_limits() if kind.limited else ()),
         )

@@ -59,32 +59,12 @@ class Trace:
         for when, _, what in self._events:
             if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
                 continue
-            if _name_of(what[0]) == "waiters_listen":
+            if name_of(what[0]) == "waiters_listen":
                 continue
             for word in what[0][3:]:
                 if len(word) == 32 or len(word) == 16:
                     seen.setdefault(word[:16].decode(errors="replace"), when)
         return seen
-
-    def writers(self) -> list[tuple[float, float]]:
-        """When a server had a writer of a span, from each grant to its release or the end of its ttl."""
-        writers: dict[str, tuple[float, float]] = {}
-        for when, _, what in self._events:
-            if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
-                continue
-            words, reply = what
-            token, *rest = (word.decode(errors="replace") for word in words[3 + int(words[2]) :])
-            done = (reply[:1] == [1]) if isinstance(reply, list) else reply == 1
-            match _name_of(words):
-                case "spans_acquire" if done and rest[3] == "w":
-                    writers[token] = when, when + int(rest[0]) / 1000
-                case "spans_renew" if done and token in writers:
-                    writers[token] = writers[token][0], when + int(rest[0]) / 1000
-                case "spans_release" | "spans_change" if done and token in writers:
-                    writers[token] = writers[token][0], when
-                case "spans_adopt" if token in writers:
-                    writers[rest[0]] = writers.pop(token)[0], when + int(rest[1]) / 1000
-        return list(writers.values())
 
     def readers(self) -> list[tuple[str, str, float]]:
         """Each grant to a reader of a span: its token, its process, and when."""
@@ -94,7 +74,7 @@ class Trace:
                 continue
             words, reply = what
             token, *rest = (word.decode(errors="replace") for word in words[3 + int(words[2]) :])
-            if _name_of(words) == "spans_acquire" and reply[0] == 1 and rest[3] == "r":
+            if name_of(words) == "spans_acquire" and reply[0] == 1 and rest[3] == "r":
                 granted.append((token, where.partition("←")[2].partition("#")[0], when))
         return granted
 
@@ -107,7 +87,7 @@ class Trace:
             if isinstance(what, str) or what[0][0] not in _SCRIPTS or not isinstance(what[1], list):
                 continue
             words, reply = what
-            name, count = _name_of(words), 3 + int(words[2])
+            name, count = name_of(words), 3 + int(words[2])
             if name in ("limits_acquire", "permits_release") and count > 4:
                 texts = [word.decode(errors="replace") for word in words]
                 yield when, name, texts[3:count], texts[count:], reply
@@ -122,7 +102,7 @@ class Trace:
             if isinstance(what, str) or what[0][0] not in _SCRIPTS or isinstance(what[1], Refusal):
                 continue
             words, reply = what
-            if _name_of(words) == "schedule_claim" and reply[0] == 1:
+            if name_of(words) == "schedule_claim" and reply[0] == 1:
                 granted[words[3 + int(words[2])].decode(errors="replace"), int(reply[1])] = None
         return list(granted)
 
@@ -165,7 +145,7 @@ def _is_setting_up(words: tuple[bytes, ...]) -> bool:
 def _request(words: tuple[bytes, ...]) -> str:
     name = words[0].upper()
     if name in (b"EVAL", b"EVALSHA"):
-        count, step = int(words[2]), _name_of(words)
+        count, step = int(words[2]), name_of(words)
         keys, arguments = words[3 : 3 + count], words[3 + count :]
         # The keys of a step are all of one name; the bell says who waits.
         shown = [key for key in keys if b".bell." in key] or keys[:1]
@@ -173,7 +153,7 @@ def _request(words: tuple[bytes, ...]) -> str:
     return _joined(words)
 
 
-def _name_of(words: tuple[bytes, ...]) -> str:
+def name_of(words: tuple[bytes, ...]) -> str:
     """Of the script of this request."""
     return _script(words[1] if words[0].upper() == b"EVALSHA" else digest(words[1]))
 

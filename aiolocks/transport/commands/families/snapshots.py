@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Self, final
@@ -64,20 +65,26 @@ class Holder(NamedTuple):
 
 
 @final
-class Reservation(NamedTuple):
-    """A writer that waits, and keeps out what comes after it.
+class Place(NamedTuple):
+    """A writer or an upgradable that waits, and keeps out what comes after it.
 
     Attributes:
         bell: Of its session.
         until_ms: When it counts no more, unless its session says again that it waits.
         span: The closed interval that it wants.
         under: The token of the upgradable that will be upgraded; or empty.
+        mode: `w` or `u`.
+        asked: The server's time when it asked first, in microseconds; infinite where that is not known.
+        reserved: It keeps out readers, too.
     """
 
     bell: bytes
     until_ms: int
     span: tuple[float, float]
     under: str
+    mode: str = "w"
+    asked: float = math.inf
+    reserved: bool = True
 
 
 @final
@@ -107,7 +114,7 @@ class Snapshot(NamedTuple):
         first_waiters: The first of them, as many as were asked for.
         ticket: Of a job, the ticket that owns its key, as it stands there.
         kept: The last holder of a name that is kept for its `at_least`: nobody holds it, and nobody gets it.
-        reservations: Of writers that wait.
+        places: Of writers and upgradables that wait.
     """
 
     now_us: int
@@ -119,7 +126,7 @@ class Snapshot(NamedTuple):
     first_waiters: tuple[Waiter, ...] = ()
     ticket: bytes = b""
     kept: Holder | None = None
-    reservations: tuple[Reservation, ...] = ()
+    places: tuple[Place, ...] = ()
     endless: bool = False
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -10,15 +11,17 @@ from ...request import Script
 from ..base import SEAT_LENGTH
 from .checks import ID, after, not_ours, without_ttl, wrong_types
 from .family import Family
-from .snapshots import Content, Holder, Reservation, Snapshot, whole_number
+from .snapshots import Content, Holder, Place, Snapshot, whole_number
 
 _SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
-_WAITING: Final = re.compile(rb"w (\S+) (\S+) p (\S+)")
-"""Of a writer that has reserved."""
+_WAITING: Final = re.compile(rb"([uw]) (\S+) (\S+) (\S) (\S+)")
+"""Of a writer or an upgradable that waits."""
+_SEAT: Final = b"0" * SEAT_LENGTH
 _MODES: Final = {b"r": "reader", b"u": "upgradable", b"w": "writer"}
 _FORCE_SPANS: Final = Script("force_spans", "bells", "stolen", "forcing")
 _SPAN_SIDES: Final = tuple(f"{side}.{end}" for side in ("readers", "upgradables", "writers") for end in "ab")
-_MARK_SIDES: Final = tuple(f"{side}.{end}" for side in ("reservations", "turns", "calls") for end in "ab")
+_MARKS: Final = ("reservations", "turns", "calls", "places")
+_MARK_SIDES: Final = tuple(f"{side}.{end}" for side in _MARKS for end in "ab")
 
 
 def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
@@ -33,11 +36,12 @@ def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
 
 def read_spans(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """Spans, in three modes."""
-    sides = tuple(found.keys() - {"", "ends", "waits", "fence", "stolen"})
+    sides = tuple(found.keys() - {"", "ends", "waits", "queue", "fence", "stolen"})
     if wrong := wrong_types({"": "hash", "ends": "zset", "waits": "zset"}, found):
         return Snapshot(now_us, stands=True, problems=wrong)
     spans: dict[bytes, bytes] = found[""].value if found[""] else {}
     ends, waits = (found[key].value if found[key] else {} for key in ("ends", "waits"))
+    queue = found["queue"].value if found["queue"].type == "zset" else {}
     holders: list[Holder] = []
     foreign = wrong_types(dict.fromkeys(sides, "zset"), found) + not_ours(
         found, ("", "ends", "waits", *sides)
@@ -59,18 +63,27 @@ def read_spans(now_us: int, found: Mapping[str, Content]) -> Snapshot:
         tuple(holders),
         stands=bool(holders or problems),
         problems=tuple(dict.fromkeys(problems)),
-        reservations=tuple(_reserved(spans, waits, now_us // 1000)),
+        places=tuple(_places(spans, waits, queue, now_us // 1000)),
     )
 
 
-def _reserved(
-    spans: Mapping[bytes, bytes], waits: Mapping[bytes, bytes], now_ms: int
-) -> Iterator[Reservation]:
+def _places(
+    spans: Mapping[bytes, bytes], waits: Mapping[bytes, bytes], queue: Mapping[bytes, bytes], now_ms: int
+) -> Iterator[Place]:
     for bell, until in waits.items():
         match, until_ms = _WAITING.fullmatch(spans.get(bell, b"")), whole_number(until)
-        a, b = (_bound(match[1]), _bound(match[2])) if match is not None else (None, None)
+        a, b = (_bound(match[2]), _bound(match[3])) if match is not None else (None, None)
         if match and a is not None and b is not None and until_ms is not None and until_ms > now_ms:
-            yield Reservation(bell, until_ms, (a, b), match[3].decode(errors="replace").removesuffix("-"))
+            asked = whole_number(queue.get(bell + _SEAT))
+            yield Place(
+                bell,
+                until_ms,
+                (a, b),
+                match[5].decode(errors="replace").removesuffix("-"),
+                mode=match[1].decode(),
+                asked=math.inf if asked is None else asked,
+                reserved=match[4] == b"p",
+            )
 
 
 def _bound(text: bytes) -> float | None:
@@ -81,7 +94,7 @@ def _bound(text: bytes) -> float | None:
 
 
 SPANS: Final = Family(
-    ("", "ends", "waits", *_SPAN_SIDES, *_MARK_SIDES),
+    ("", "ends", "waits", *_SPAN_SIDES, *_MARK_SIDES, "queue"),
     read_spans,
     passive=("fence", "stolen", *_SPAN_SIDES, *_MARK_SIDES),
     seat=SEAT_LENGTH,
