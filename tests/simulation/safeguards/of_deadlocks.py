@@ -36,7 +36,11 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     ),
     "deadlocks: behind a writer": Safeguard(
         "A reader waits for the tasks that keep out the writer before it.",
-        python("inspect.knots:_in_the_way", without='if want.mode != "w":', instead="if False:"),
+        python(
+            "inspect.knots:_in_the_way",
+            without="found.update(_behind_writers(want, those_there, there))",
+            instead="pass",
+        ),
         _KINDS,
     ),
     "deadlocks: a writer between lives": Safeguard(
