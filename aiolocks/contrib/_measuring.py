@@ -90,6 +90,12 @@ class MeasuringListener(ABC, Generic[SeriesT]):
         self._write(self._of(event.was, event.name), "held", -1)
         self._tell(event, held=1)
 
+    def on_upgraded(self, event: LockEvent) -> None:
+        """Called by the session. The writer was counted as it was acquired."""
+
+    def on_shrunk(self, event: LockEvent) -> None:
+        """Called by the session. As many leases are held as before."""
+
     def on_released(self, event: LockEvent) -> None:
         """Called by the session."""
         self._tell(event, held=-1, hold=event.seconds)
