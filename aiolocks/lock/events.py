@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from logging import DEBUG
 from typing import Final, Protocol, final
 
 from .statistics import Counters
@@ -162,14 +163,14 @@ class Events:
     def acquired(self, lease: Leased, seconds: float) -> None:
         self.counters.acquisitions += 1
         self.counters.wait.add(seconds)
-        if log.isEnabledFor(logging.DEBUG):
+        if log.isEnabledFor(DEBUG):
             log.debug("%s: acquired after %.3f s", _named(lease), seconds)
         if hooks := self._hooks["on_acquired"]:
             _tell(hooks, _of(lease, seconds))
 
     def renewed(self, leases: Iterable[Leased]) -> None:
         hooks = self._hooks["on_renewed"]
-        if hooks or log.isEnabledFor(logging.DEBUG):
+        if hooks or log.isEnabledFor(DEBUG):
             for lease in leases:
                 seconds = lease.remaining()
                 log.debug("%s: renewed, %.3f s left", _named(lease), seconds)
@@ -197,26 +198,26 @@ class Events:
 
     def upgraded(self, lease: Leased, seconds: float, was: str) -> None:
         """After `acquired`: the writer that an upgradable lease has become for a while."""
-        if log.isEnabledFor(logging.DEBUG):
+        if log.isEnabledFor(DEBUG):
             log.debug("%s: upgraded", _named(lease))
         if hooks := self._hooks["on_upgraded"]:
             _tell(hooks, _of(lease, seconds, was=was))
 
     def shrunk(self, lease: Leased, seconds: float) -> None:
-        if log.isEnabledFor(logging.DEBUG):
+        if log.isEnabledFor(DEBUG):
             log.debug("%s: shrunk", _named(lease))
         if hooks := self._hooks["on_shrunk"]:
             _tell(hooks, _of(lease, seconds))
 
     def downgraded(self, lease: Leased, seconds: float, was: str) -> None:
-        if log.isEnabledFor(logging.DEBUG):
+        if log.isEnabledFor(DEBUG):
             log.debug("%s: downgraded", _named(lease))
         if hooks := self._hooks["on_downgraded"]:
             _tell(hooks, _of(lease, seconds, was=was))
 
     def released(self, lease: Leased, seconds: float) -> None:
         self.counters.hold.add(seconds)
-        if log.isEnabledFor(logging.DEBUG):
+        if log.isEnabledFor(DEBUG):
             log.debug("%s: released after %.3f s", _named(lease), seconds)
         if hooks := self._hooks["on_released"]:
             _tell(hooks, _of(lease, seconds))
