@@ -8,7 +8,7 @@ from tests.simulation.exhaustive.sorts import SORTS
 from tests.simulation.exhaustive.walk import BrokenError, Walk
 from tests.simulation.safeguards import SAFEGUARDS
 
-QUICK = {"lock": 2, "fairlock": 2, "rwlock": 1, "rwlock, writers": 1, "rwlock, upgradables": 2}
+QUICK = {"lock": 2, "fairlock": 2, "rwlock": 1, "rwlock, writers": 1, "rwlock, upgradables": 1}
 """How often each of two clients waits, where every test run walks all of it."""
 
 
