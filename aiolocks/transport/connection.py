@@ -460,23 +460,15 @@ class Multiplexed(asyncio.Protocol):
         if call.done or command.bells or command.watched or call.make is not None or self._spares is not None:
             self._write((call,))
             return
-        raw = self._raw
-        assert raw is not None
-        call.sent_steady, call.sent = clocks.steady(), self._loop.time()
+        steady, now = clocks.steady(), self._loop.time()
         request = pack(call.words())
-        if len(request) > LONG:
-            self._write((call,))
+        if len(request) > LONG and self._take_aside(call):
             return
-        call.written = True
-        if call.rider is not None:
-            call.rider = None
-        if call.undoes:
-            call.until = math.inf
-        self._inflight.append(call)
+        self._put(call, now, steady)
         self._commands += 1
-        raw.transport.write(request)
+        self._write_out(request)
         if self._stall_timer is None:
-            self._watch_stall(call.sent)
+            self._watch_stall(now)
 
     def _with_rider(self, call: Call[Any], rider: Call[Any]) -> bytes | None:
         """One request for both, where there is one and it is not long."""

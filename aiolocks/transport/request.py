@@ -268,6 +268,7 @@ class Call(Generic[T]):
         script = command.script
         if self.as_eval or script is None:
             return command.words(as_eval=True)
+        # As `Command.words` says it: nearly every request is made here, and a call more would show.
         return ("EVALSHA", script.sha, len(command.keys), *command.keys, *command.args)
 
     def with_rider(self, rider: Call[Any]) -> Words | None:
