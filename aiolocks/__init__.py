@@ -56,7 +56,7 @@ __version__ = "0.2.0"
 
 # Most programs need nothing of it, and its import takes 10 ms.
 _sessions.use_operators(
-    lambda: typing.cast("_sessions.Operators", importlib.import_module(".inspect", __name__))
+    lambda: typing.cast("_sessions.Operators", importlib.import_module(".inspect.operators", __name__))
 )
 
 __all__ = [

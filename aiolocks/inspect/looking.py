@@ -50,7 +50,8 @@ async def inspect(engine: Context, pattern: str) -> list[LockInfo]:
     found: list[LockInfo] = []
     places = literal_places(pattern)
     if places is None:
-        places, found = await _scan(engine, matching(pattern))
+        scanned = await scan_names(engine, matching(pattern))
+        places, found = list(scanned.places), list(scanned.foreign.values())
     found += await look(engine, places, waiters=_WAITERS)
     return sorted(found, key=lambda info: (info.name, info.kind))
 
@@ -68,17 +69,15 @@ def matching(pattern: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(pattern)).match
 
 
-async def _scan(
-    engine: Context, accepts: Callable[[str], object]
-) -> tuple[list[KindAndName], list[LockInfo]]:
-    """Kinds and names under which somebody may hold or wait; and what is not ours."""
+async def scan_names(engine: Context, accepts: Callable[[str], object]) -> Found:
+    """All that stands on the server under the prefix of the session, among the names that are asked for."""
     found = Found(engine.settings.prefix, accepts)
     cursor: bytes | None = FIRST
     while cursor is not None:
         scanned = await engine.ask(scan(engine.settings.prefix, cursor))
         cursor = scanned.cursor
         found.add(scanned.keys)
-    return list(found.places), list(found.foreign.values())
+    return found
 
 
 async def names_under(engine: Context, held: LockInfo) -> tuple[str, ...]:
@@ -89,8 +88,8 @@ async def names_under(engine: Context, held: LockInfo) -> tuple[str, ...]:
     if all((holder.names or 1) == 1 for holder in held.holders):
         return (held.name,)
     leases = {holder.lease_id for holder in held.holders}
-    places, _ = await _scan(engine, bool)
-    infos = await look(engine, (place for place in places if place[0] == held.kind), waiters=0)
+    scanned = await scan_names(engine, bool)
+    infos = await look(engine, (place for place in scanned.places if place[0] == held.kind), waiters=0)
     under = {info.name for info in infos if leases & {holder.lease_id for holder in info.holders}}
     return (held.name, *sorted(under - {held.name}))
 

@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, final
 
 from ... import BackendError, Session, TickRecord
-from ...inspect.looking import Found
+from ...inspect.looking import scan_names
 from ...kinds.schedule.ticks import history
 from ...lock.context import Context
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of
-from ...transport.commands.inspect import FIRST, scan
 from ...transport.commands.leadership import KIND as LEADERSHIP
 from ...transport.commands.leadership import Observing, TermFound
 from ...transport.commands.schedule import Times, reading, times
@@ -114,14 +113,8 @@ def when(moment: datetime) -> str:
 
 async def schedules(session: Session) -> list[str]:
     """The names of all schedules that processes have kept; none where the user may not scan."""
-    engine = engine_of(session)
-    found = Found(engine.settings.prefix, bool)
-    cursor: bytes | None = FIRST
     try:
-        while cursor is not None:
-            scanned = await engine.ask(scan(engine.settings.prefix, cursor))
-            cursor = scanned.cursor
-            found.add(scanned.keys)
+        found = await scan_names(engine_of(session), bool)
     except BackendError:
         return []
     return sorted(name for kind, name in found.lasting if kind == "schedule")
