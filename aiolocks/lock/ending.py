@@ -4,7 +4,7 @@ The connection ends with the session: closed by it, collected with it, or when t
 three are one mechanism, an async generator that was begun. `aclose` closes it; a collected one is closed
 by its loop; and `asyncio.run` and its like end, after cancelling every task, with
 `loop.shutdown_asyncgens`: the one moment at which something that belongs to a loop can still send its
-last words. A loop that is closed without it gives no such moment: `_transport/closed_loops.py` closes what is
+last words. A loop that is closed without it gives no such moment: `transport/closed_loops.py` closes what is
 open then.
 """
 

@@ -679,8 +679,7 @@ class Waiter(Acquiring):
 
     def _let_in(self, call: Call[Answer]) -> None:
         self._fault = None
-        if self._standing & (SEATED | STAYING) == SEATED:
-            self._gate.waiter_got_in(self)  # a waiter that gets in has left the queue
+        self._settle_place()
         if call.unconfirmed and not self._standing & SEATED:
             self._gate.take_place()  # its first request may have been refused
 
@@ -693,8 +692,7 @@ class Waiter(Acquiring):
         # Its own bell was put back by the refusal, and the session must listen for it again.
         self._tell_rung(self._gate.not_ours(refusal.rung, self))
         if refusal.error is not None:
-            if self._standing & (SEATED | STAYING) == SEATED:
-                self._gate.waiter_got_in(self)
+            self._settle_place()
             self.error = refusal.error
             self._needless = True
             self._end()
@@ -754,6 +752,11 @@ class Waiter(Acquiring):
     def _have(self, grant: Grant, now: float) -> None:
         self._gate.waiter_ended(self)
         super()._have(grant, now)
+
+    def _settle_place(self) -> None:
+        """A waiter that gets in, or need not, has left the queue."""
+        if self._standing & (SEATED | STAYING) == SEATED:
+            self._gate.waiter_got_in(self)
 
     def _has_failed(self, fault: Fault) -> None:
         if self._fault is None or self._fault.unknown or not fault.unknown:

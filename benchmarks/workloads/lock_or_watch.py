@@ -18,7 +18,7 @@ from ..model import FLOOR, Figure, Sample
 from ..settings import Address, Settings
 from .base import Measure, Workload
 
-_WATCH = "WATCH"
+WATCH = "WATCH"
 _TASKS = (1, 2, 3, 5, 10, 50)
 _MOST = _TASKS[-1]
 _VALUE = "lock-or-watch"
@@ -42,7 +42,7 @@ class LockOrWatch(Workload):
     figures = (
         *(Figure(str(tasks), f"changes/s, {tasks} task{'s' if tasks > 1 else ''}") for tasks in _TASKS[::-1]),
         Figure("tries", f"tries per change, {_MOST} tasks", 1),
-        Figure("crossing", f"tasks from which it is ahead of {_WATCH}", 1),
+        Figure("crossing", f"tasks from which it is ahead of {WATCH}", 1),
     )
     targets = ()
 
@@ -50,17 +50,17 @@ class LockOrWatch(Workload):
         super().__init__(settings)
         self._inside = inside / 1000
         self.case = f"{inside} ms inside"
-        between = f"GET, {inside} ms, SET" if inside else "GET, SET"
+        steps = between(inside)
         self.work = (
-            f"up to {_MOST} tasks change one value ({between}), 100 changes in all: WATCH, MULTI and EXEC, "
+            f"up to {_MOST} tasks change one value ({steps}), 100 changes in all: WATCH, MULTI and EXEC, "
             "again until nobody else was faster, or a lock"
         )
-        self.floor = f"{between} by the driver, in sequence, by one task that nobody else is in the way of"
+        self.floor = f"{steps} by the driver, in sequence, by one task that nobody else is in the way of"
 
     @property
     def contenders(self) -> Sequence[str]:
         """A contender that watches goes before those that are compared with it."""
-        return (FLOOR, _WATCH, "aiolocks")
+        return (FLOOR, WATCH, "aiolocks")
 
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
@@ -77,7 +77,7 @@ class LockOrWatch(Workload):
                 if contender == FLOOR:
                     rate = await value.changed(value.change, changes, tasks=1)
                     return Sample({str(tasks): rate for tasks in _TASKS})
-                if contender == _WATCH:
+                if contender == WATCH:
                     watched.update(await _rates(value, value.watch_and_change, changes))
                     return Sample({**watched, "tries": value.tries / changes})
                 locks = await arena.locks(contender)
@@ -86,6 +86,11 @@ class LockOrWatch(Workload):
                 return Sample({**rates, "crossing": crossing(rates, watched, _TASKS)} if watched else rates)
 
             yield measure
+
+
+def between(inside: int) -> str:
+    """What one change does, with so many ms of work inside, in words."""
+    return f"GET, {inside} ms, SET" if inside else "GET, SET"
 
 
 class Value:

@@ -14,9 +14,8 @@ from ..desk import Desk
 from ..model import FLOOR, Figure, Sample
 from ..settings import Address, Settings
 from .base import Measure, Workload
-from .lock_or_watch import Value, crossing
+from .lock_or_watch import WATCH, Value, between, crossing
 
-_WATCH = "WATCH"
 _PROCESSES = (2, 4, 8, 16, 32)
 _TTL = 30
 
@@ -27,7 +26,7 @@ class LockOrWatchByProcesses(Workload):
     name = "lock-or-watch"
     figures = (
         *(Figure(str(number), f"changes/s, {number} processes") for number in _PROCESSES[::-1]),
-        Figure("crossing", f"processes from which it is ahead of {_WATCH}", 1),
+        Figure("crossing", f"processes from which it is ahead of {WATCH}", 1),
     )
     targets = ()
 
@@ -35,17 +34,17 @@ class LockOrWatchByProcesses(Workload):
         super().__init__(settings)
         self._inside = inside / 1000
         self.case = f"{inside} ms inside, by processes"
-        between = f"GET, {inside} ms, SET" if inside else "GET, SET"
+        steps = between(inside)
         self.work = (
-            f"2 to {_PROCESSES[-1]} processes of one task each change one value ({between}), 320 changes in "
+            f"2 to {_PROCESSES[-1]} processes of one task each change one value ({steps}), 320 changes in "
             "all: WATCH, MULTI and EXEC, again until nobody else was faster, or a lock"
         )
-        self.floor = f"{between} by the driver, in sequence, by one task that nobody else is in the way of"
+        self.floor = f"{steps} by the driver, in sequence, by one task that nobody else is in the way of"
 
     @property
     def contenders(self) -> Sequence[str]:
         """A contender that watches goes before those that are compared with it."""
-        return (FLOOR, _WATCH, "aiolocks")
+        return (FLOOR, WATCH, "aiolocks")
 
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
@@ -71,7 +70,7 @@ class LockOrWatchByProcesses(Workload):
                     rates[str(number)] = number * each / max(ended)
                 if contender == FLOOR:
                     return Sample({str(number): rates["1"] for number in _PROCESSES})
-                if contender == _WATCH:
+                if contender == WATCH:
                     watched.update(rates)
                     return Sample(dict(rates))
                 return Sample(
@@ -89,7 +88,7 @@ async def change(desk: Desk, contender: str, changes: int, inside: float) -> flo
         value = Value(client, inside)
         one = {
             FLOOR: value.change,
-            _WATCH: value.watch_and_change,
+            WATCH: value.watch_and_change,
             "aiolocks": value.guarded_by(Lock(session, "watch-processes", ttl=_TTL)),
         }[contender]
         await value.prepare()
