@@ -165,7 +165,11 @@ class BodyScope:
         told: The body was cancelled from here.
     """
 
-    __slots__ = ("_at_entry", "_before", "_cancels", "_loop", "_notice", "ended", "left", "task", "told")
+    _before = 0  # the count right before our own cancellation
+    _notice: _Notice | None = None
+    ended = False
+    left = False
+    told = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
@@ -174,12 +178,7 @@ class BodyScope:
         self._loop = loop
         self.task = task
         self._cancels = cancels
-        self.ended = False
         self._at_entry = task.cancelling()
-        self._before = 0  # the count right before our own cancellation
-        self._notice: _Notice | None = None
-        self.told = False
-        self.left = False
 
     @property
     def entered_here(self) -> bool:
@@ -821,7 +820,8 @@ class Possession:
             self._over.set()
         if self.watch is not None:
             self.leave_watch()
-        self.gate.holder_gone(self.claim)
+        if self._releasing is None:  # else its gate was told as the release was sent
+            self.gate.holder_gone(self.claim)
 
     def leave_watch(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
@@ -1013,13 +1013,15 @@ class Lease(AsyncOnly):
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.why_over())  # the next waiters need not wait for this task
             possession.ensure_held()
-        possession.scope = scope = BodyScope(self._engine.loop, cancels=self._on_lost == "cancel")
-        if possession.term.stopping:
+        engine, term, watch = self._engine, possession.term, possession.watch
+        cancels = self._on_lost == "cancel"
+        possession.scope = scope = BodyScope(engine.loop, cancels=cancels)
+        if term.stopping:
             scope.cancel(possession.stop_reason)
-        if possession.watch is not None:
-            self._engine.entered.add(scope.task, possession.watch)
-            if self._engine.ward is not None and self._on_lost == "cancel":
-                self._engine.ward.enter(possession.watch, possession.term)
+        if watch is not None:
+            engine.entered.add(scope.task, watch)
+            if cancels and engine.ward is not None:
+                engine.ward.enter(watch, term)
         return scope.task
 
     async def __aexit__(

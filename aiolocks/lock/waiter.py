@@ -339,7 +339,8 @@ class Acquiring(ABC):
     def _answered(self, answer: Answer) -> None:
         call, self._call = self._call, None
         assert call is not None
-        now = self._engine.now()
+        engine, options = self._engine, self.target.options
+        now = engine.now()
         self.answered_at = now
         self._maybe_executed = False
         self._gate.answered(now)
@@ -350,12 +351,12 @@ class Acquiring(ABC):
             self._tell_rung(answer.rung)
         self._let_in(call)
         grant = Grant(answer, call.sent, call.sent_steady)
-        ttl = self.target.options.first_ttl
-        if now >= self._engine.moment(call.sent, call.sent_steady) + dependable(ttl):
+        ttl = options.first_ttl
+        if now >= engine.moment(call.sent, call.sent_steady) + dependable(ttl):
             # Its time was over before the reply was here: given back.
-            self._engine.undo(self.claim, self.target.options.first_ttl)
+            engine.undo(self.claim, ttl)
             self._came_late(call, now)
-        elif self.target.options.replicas:
+        elif options.replicas:
             self._await_replicas(grant, elsewhere=call.elsewhere)
         else:
             self._have(grant, now)
@@ -679,7 +680,8 @@ class Waiter(Acquiring):
 
     def _let_in(self, call: Call[Answer]) -> None:
         self._fault = None
-        self._settle_place()
+        if self._standing & (SEATED | STAYING) == SEATED:
+            self._gate.waiter_got_in(self)  # a waiter that gets in has left the queue
         if call.unconfirmed and not self._standing & SEATED:
             self._gate.take_place()  # its first request may have been refused
 
@@ -692,7 +694,8 @@ class Waiter(Acquiring):
         # Its own bell was put back by the refusal, and the session must listen for it again.
         self._tell_rung(self._gate.not_ours(refusal.rung, self))
         if refusal.error is not None:
-            self._settle_place()
+            if self._standing & (SEATED | STAYING) == SEATED:
+                self._gate.waiter_got_in(self)
             self.error = refusal.error
             self._needless = True
             self._end()
@@ -752,11 +755,6 @@ class Waiter(Acquiring):
     def _have(self, grant: Grant, now: float) -> None:
         self._gate.waiter_ended(self)
         super()._have(grant, now)
-
-    def _settle_place(self) -> None:
-        """A waiter that gets in, or need not, has left the queue."""
-        if self._standing & (SEATED | STAYING) == SEATED:
-            self._gate.waiter_got_in(self)
 
     def _has_failed(self, fault: Fault) -> None:
         if self._fault is None or self._fault.unknown or not fault.unknown:

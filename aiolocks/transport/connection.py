@@ -460,13 +460,22 @@ class Multiplexed(asyncio.Protocol):
         if call.done or command.bells or command.watched or call.make is not None or self._spares is not None:
             self._write((call,))
             return
+        raw = self._raw
+        assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
         request = pack(call.words())
         if len(request) > LONG and self._take_aside(call):
             return
-        self._put(call, now, steady)
+        # As `_put` and `_write_out`: with two calls more, a hand-over would cost more than its ceiling.
+        call.sent, call.sent_steady = now, steady
+        call.written = True
+        if call.rider is not None:
+            call.rider = None
+        if call.undoes:
+            call.until = math.inf
+        self._inflight.append(call)
         self._commands += 1
-        self._write_out(request)
+        raw.transport.write(request)
         if self._stall_timer is None:
             self._watch_stall(now)
 
