@@ -39,6 +39,7 @@ if typing.TYPE_CHECKING:
     from .kinds.limits import Limits
     from .kinds.multilock import MultiLock
     from .kinds.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
+    from .kinds.ratelimit import RateDecision, RateLimit
     from .kinds.redlock import Redlock
     from .kinds.reentrant import ReentrantLease, ReentrantLock
     from .kinds.rwlock import RWLock
@@ -94,6 +95,8 @@ __all__ = [
     "RangeLock",
     "RangeUpgradableLease",
     "RangeWriterLease",
+    "RateDecision",
+    "RateLimit",
     "Redlock",
     "ReentrantLease",
     "ReentrantLock",

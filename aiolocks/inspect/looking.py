@@ -40,6 +40,8 @@ _WAITERS: Final = 100
 """Waiters of a name that are described."""
 _LASTING: Final = ("schedule", "leadership")
 """Kinds with a history that is of interest while nobody runs or leads."""
+_COUNTED: Final = ("semaphore", "turnstile", "ratelimit")
+"""Kinds with a number to show."""
 _LITERAL: Final = re.compile(r"\[([*?[])\]")
 
 
@@ -227,7 +229,7 @@ def info(kind: str, name: str, snapshot: Snapshot, prefix: str) -> LockInfo:
         name=name,
         holders=tuple(holders),
         waiters=snapshot.waiters,
-        value=snapshot.value if kind in ("semaphore", "turnstile") else None,
+        value=snapshot.value if kind in _COUNTED else None,
         problem="; ".join(dict.fromkeys(problems)),
         waiting=tuple(_waiter_info(waiter, snapshot.now_us) for waiter in snapshot.first_waiters),
         kept_for=kept_for,

@@ -17,6 +17,7 @@ _MODULES: Final = {
     "limits": ("Limits",),
     "multilock": ("MultiLock",),
     "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
+    "ratelimit": ("RateDecision", "RateLimit"),
     "redlock": ("Redlock",),
     "reentrant": ("ReentrantLease", "ReentrantLock"),
     "rwlock": ("RWLock",),

@@ -13,6 +13,7 @@ from aiolocks import (
     FencedRegister,
     Limits,
     Lock,
+    RateLimit,
     RWLock,
     Semaphore,
     Session,
@@ -33,6 +34,7 @@ ASKED: dict[str, Callable[[Session], Awaitable[Any]]] = {
     "a ticket": lambda session: UniqueJob(session, "order:17").enqueue("until_executed"),
     "a flight": lambda session: SingleFlight(session, ttl=0.3).do("order:17", _never),
     "a turnstile": lambda session: Turnstile(session, "order:17", window=1).enter(),
+    "a limit": lambda session: RateLimit(session, "order:17", 1, per=1).acquire(),
     "a register": lambda session: FencedRegister(session, "order:17").read(),
     "operators": lambda session: session.force_release("order:17"),
 }

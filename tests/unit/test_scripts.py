@@ -90,6 +90,8 @@ FROZEN = {
     "spans_owned": "051a7580befd8c98fe254fce9850b83de1681f1c",
     "spans_release": "4132d5eaba60bfec4b9f963e5256377c2a4a25b0",
     "spans_renew": "8c6e4be3f3f94a0acc927185cabd6c20f731267f",
+    "ratelimit_acquire": "9d1186832892f333d4bac29685f0e34a359eb1a3",
+    "ratelimit_give_back": "1cdcc263825f1eeac2f0440733d9d95e962a30a3",
     "turnstile_end": "c94120a9bf6d7cee4aa99236463377a7361bdb45",
     "turnstile_enter": "d654ebe4b9bfbc1ef2dc16369e94d91f4a6eca34",
     "lock_steal": "dd30b45fa0380aa6a2ba237a0dd3c1e4ad9204ff",

@@ -70,6 +70,7 @@ OTHERS: Final[dict[str, Sequence[str]]] = {
     "UniqueJob": (*_PERMITS, "zremrangebyscore"),
     "Schedule": _PERMITS,
     "Turnstile": ("zscore",),
+    "RateLimit": ("zscore",),
     "FencedRegister": ("hget", "hlen", "hset"),
     "RWLock": _SPANS,
     "RangeLock": _SPANS,

@@ -11,6 +11,7 @@ from .families.family import Family
 from .families.limits import LIMITS
 from .families.locks import LOCKS, RUNS
 from .families.permits import PERMITS, TERMS
+from .families.ratelimit import RATE_LIMITS
 from .families.register import REGISTERS
 from .families.runs import JOBS, SCHEDULES
 from .families.spans import SPANS
@@ -33,6 +34,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "uniquejob": JOBS,
     "schedule": SCHEDULES,
     "turnstile": TURNSTILES,
+    "ratelimit": RATE_LIMITS,
     "fencedregister": REGISTERS,
 }
 """By kind."""

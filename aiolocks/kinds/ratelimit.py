@@ -1,0 +1,522 @@
+"""The rate limit: so many requests in so many seconds, counted by the server, in the order of asking."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Final, Never, ParamSpec, Self, TypeVar, final
+
+from ..errors import ConfigurationError, LockError, LockTimeoutError, SessionClosedError
+from ..lock.context import Context
+from ..lock.misuse import AsyncOnly
+from ..lock.naming import names_of_calls
+from ..lock.options import (
+    LONGEST,
+    Seconds,
+    lock_name,
+    optional_seconds,
+    reject_unknown,
+    seconds,
+    whole_number,
+)
+from ..lock.sources import engine_of, source_of
+from ..transport import Command
+from ..transport.commands.ratelimit import (
+    FOREVER_US,
+    MICROSECOND,
+    ONLY_ASKED,
+    Bucket,
+    RateLimitCommands,
+    Reserved,
+)
+from ..transport.keys import slot_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LABEL: Final = "RateLimit"
+_KIND: Final = "ratelimit"
+_SHORTEST_PER: Final = 0.001
+_MOST: Final = 1_000_000_000
+_MOST_LIMITS: Final = 16
+_SLEW: Final = 0.0005
+"""The part of a wait by which a waiter comes later: a clock that is being set right runs as much too fast."""
+
+_MEANT: Final[dict[str, str]] = {
+    **dict.fromkeys(("rate", "max_rate", "times", "amount", "max_calls", "calls"), "limit= (how many)"),
+    **dict.fromkeys(
+        ("period", "time_period", "seconds", "interval", "rate_interval", "window", "ttl"),
+        "per= (in how many seconds)",
+    ),
+    "capacity": "burst= (how many at once)",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RateDecision:
+    """The answer of a rate limit: true where the request may go on.
+
+    Attributes:
+        allowed: Whether the request may go on now.
+        remaining: How many more requests would be admitted at once, as the server said.
+        retry_after: Seconds after which the same request would be admitted if nobody else came; 0.0 where it
+            was admitted.
+        reset_after: Seconds until the bucket is full again if nobody else comes.
+    """
+
+    allowed: bool
+    remaining: int
+    retry_after: float
+    reset_after: float
+
+    def __bool__(self) -> bool:
+        """Whether the request may go on now."""
+        return self.allowed
+
+
+@final
+class _Moment:
+    """A reserved moment that a task waits for.
+
+    Invariant: it never comes early, however coarse the timers of the loop are.
+    """
+
+    __slots__ = ("_at", "_engine", "_future")
+
+    def __init__(self, engine: Context, at: float) -> None:
+        self._engine = engine
+        self._at = at
+        self._future: asyncio.Future[None] = engine.loop.create_future()
+
+    def end_with(self, error: LockError) -> None:
+        """This wait is over: the session closes."""
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    async def come(self) -> None:
+        """Sleeps until then: one timer, and no request."""
+        engine = self._engine
+        engine.waiting[self] = None
+        timer = engine.loop.call_at(self._at, self._look)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            engine.waiting.pop(self, None)
+
+    def _look(self) -> None:
+        if self._future.done():
+            return
+        if self._engine.now() < self._at:  # uvloop counts in milliseconds
+            self._engine.loop.call_at(self._at, self._look)
+        else:
+            self._future.set_result(None)
+
+
+@final
+class _Wait:
+    """One acquire: how long it may take, and what listeners are told of it.
+
+    Attributes:
+        patience: Seconds that a request of it may take.
+    """
+
+    __slots__ = ("_began", "_end", "_name", "_slept", "_timeout", "engine", "patience")
+
+    def __init__(self, engine: Context, name: str, timeout: float | None) -> None:
+        self.engine = engine
+        self._name = name
+        self._timeout = timeout
+        self._began = engine.now()
+        self._end = math.inf if timeout is None else self._began + timeout
+        self._slept = False
+        self.patience = min(engine.settings.command_timeout, timeout or math.inf)
+
+    @property
+    def left_us(self) -> int:
+        """Microseconds that it may take yet."""
+        if self._timeout is None:
+            return FOREVER_US
+        return max(0, int((self._end - self.engine.now()) * MICROSECOND))
+
+    def timed_out(self, wait: float) -> LockTimeoutError:
+        """The error of a turn that comes after so many seconds: too late."""
+        return LockTimeoutError(
+            _LABEL,
+            self._name,
+            blocking_timeout=self._timeout or 0.0,
+            remaining=wait,
+            reason=f"its turn comes in {wait:.3f} s",
+        )
+
+    async def sleep(self, wait: float) -> None:
+        """Until the moment that comes so many seconds after the answer of the server, never earlier.
+
+        Raises:
+            LockTimeoutError: At once: that is too late, the way of the answer included.
+        """
+        engine = self.engine
+        now = engine.now()
+        if now + wait > self._end:
+            raise self.timed_out(wait)
+        if not self._slept:
+            self._slept = True
+            engine.events.waiting(_KIND, self._name)
+        await _Moment(engine, now + wait * (1 + _SLEW)).come()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        events = self.engine.events
+        waited = self.engine.now() - self._began
+        if self._slept:
+            events.waited(_KIND, self._name, waited, _ended(exc))
+        if exc is None:
+            events.admitted(_KIND, self._name, waited)
+        elif isinstance(exc, LockTimeoutError):
+            events.timed_out(_KIND, self._name, waited)
+
+
+def _ended(error: BaseException | None) -> str:
+    """How a wait has ended, in the words of `LockEvent.reason`."""
+    if error is None:
+        return "granted"
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled"
+    if isinstance(error, LockTimeoutError):
+        return "timeout"
+    return "closed" if isinstance(error, SessionClosedError) else "failed"
+
+
+class _Limiting(AsyncOnly):
+    """The calls that one limit and several at once have in common."""
+
+    __slots__ = ("_buckets", "_source")
+
+    _elsewhere = "make one there, with the same arguments"
+    _reserves: ClassVar[bool]
+
+    def __init__(self, source: Any, buckets: tuple[Bucket, ...]) -> None:
+        if len({bucket.name for bucket in buckets}) < len(buckets):
+            raise ValueError("the limits of all_of() must have different names: a name is one bucket")
+        self._source = source
+        self._buckets = buckets
+
+    @property
+    def name(self) -> str:
+        """Name of the limit; of several, all of them, separated by commas."""
+        return ", ".join(bucket.name for bucket in self._buckets)
+
+    # -- asking
+
+    async def acquire(
+        self, n: int = 1, *, blocking_timeout: Seconds | None = None, **unknown: Never
+    ) -> RateDecision:
+        """Sleeps until n requests are admitted, and takes them.
+
+        One limit reserves its moment in one request, in the order of asking, and sleeps until then. Several
+        (`all_of`) reserve nothing: each time that the server says how long it takes, the task sleeps for so
+        long and asks again.
+
+        Args:
+            n: How many requests, 1 to `burst`.
+            blocking_timeout: Seconds that it may wait; None for as long as its turn takes. A turn that comes
+                later is an error at once, and nothing is taken.
+            unknown: Nothing; for a better message.
+
+        Raises:
+            LockTimeoutError: Its turn comes later than `blocking_timeout`; `remaining` is the wait.
+            ValueError: `n` is more than `burst`: no bucket ever holds so many.
+            ConfigurationError: The limits of an `all_of` are in several slots of a cluster.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`, or
+                for `blocking_timeout` if that is less.
+            SessionClosedError: The session is closed, or was closed meanwhile.
+
+        Cancelled or failed at any point, what it has reserved is given back where nobody stands behind it.
+        """
+        reject_unknown("acquire()", unknown, _MEANT)
+        self._check(n)
+        timeout = optional_seconds("blocking_timeout", blocking_timeout)
+        engine = engine_of(self._source, self)
+        commands = self._commands(engine)
+        with _Wait(engine, self.name, timeout) as wait:
+            answer = await self._take(wait, commands, n)
+            while not answer.granted:
+                if self._reserves:
+                    raise wait.timed_out(answer.wait)
+                await wait.sleep(answer.wait)
+                answer = await self._take(wait, commands, n)
+        slept_us = int(answer.wait * MICROSECOND)
+        return self._decision(answer._replace(full_us=[max(0, full - slept_us) for full in answer.full_us]))
+
+    async def _take(self, wait: _Wait, commands: RateLimitCommands, n: int) -> Reserved:
+        """One request, and the sleep until the moment that it has reserved, if any."""
+        engine, token = wait.engine, wait.engine.token()
+
+        def ask() -> Command[Reserved]:
+            return commands.acquire(token, n, wait.left_us if self._reserves else 0)
+
+        call, asked = engine.start(ask(), until=engine.now() + wait.patience, make=ask)
+        answer: Reserved | None = None
+        try:
+            answer = await asked
+            if engine.closing:
+                raise SessionClosedError("the session was closed while waiting")
+            if answer.granted and answer.wait:
+                await wait.sleep(answer.wait)
+        except BaseException:
+            if engine.forget(call):
+                missed = 0.0 if answer is None else answer.wait
+                engine.take_back(commands.give_back(token), missed + self._slowest(n))
+            raise
+        return answer
+
+    async def try_acquire(self, n: int = 1, **unknown: Never) -> RateDecision:
+        """Takes n requests out of the bucket, of each limit, or none of any; never waits.
+
+        Returns:
+            A `RateDecision`, true where the request may go on.
+
+        Raises:
+            ValueError: `n` is more than `burst`: no bucket ever holds so many.
+            ConfigurationError: The limits of an `all_of` are in several slots of a cluster.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled or failed at any point, what it may have taken is given back where nobody stands behind it.
+        """
+        reject_unknown("try_acquire()", unknown, _MEANT)
+        self._check(n)
+        engine = engine_of(self._source, self)
+        commands = self._commands(engine)
+        token = engine.token()
+        call, asked = engine.start(
+            commands.acquire(token, n, 0), until=engine.now() + engine.settings.command_timeout
+        )
+        try:
+            answer = await asked
+        except BaseException:
+            if engine.forget(call):
+                engine.take_back(commands.give_back(token), self._slowest(n))
+            raise
+        decision = self._decision(answer)
+        if decision:
+            engine.events.admitted(_KIND, self.name, 0.0)
+        else:
+            engine.events.refused(_KIND, self.name, decision.retry_after)
+        return decision
+
+    async def peek(self) -> RateDecision:
+        """Whether one request would be admitted now; takes nothing.
+
+        Raises:
+            ConfigurationError: The limits of an `all_of` are in several slots of a cluster.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+        """
+        engine = engine_of(self._source, self)
+        answer = await engine.ask(self._commands(engine).acquire(engine.token(), 1, ONLY_ASKED))
+        return self._decision(answer._replace(granted=answer.wait == 0))
+
+    def _decision(self, answer: Reserved) -> RateDecision:
+        left = (bucket.left(full) for bucket, full in zip(self._buckets, answer.full_us, strict=True))
+        retry_after = 0.0 if answer.granted else answer.wait
+        return RateDecision(answer.granted, min(left), retry_after, max(answer.full_us) / MICROSECOND)
+
+    def _check(self, n: int) -> None:
+        whole_number("n", n, most=_MOST)
+        for bucket in self._buckets:
+            if n > bucket.burst:
+                raise ValueError(
+                    f"n must be at most burst, for {bucket.name!r} {bucket.burst}, not {n}: the bucket never "
+                    "holds more"
+                )
+
+    def _commands(self, engine: Context) -> RateLimitCommands:
+        commands = RateLimitCommands(engine.settings.prefix, self._buckets)
+        if engine.by_slot and len({slot_of(key) for key in commands.keys}) > 1:
+            raise ConfigurationError(
+                f"the limits {self.name!r} are in several slots of the cluster, and one request has keys of "
+                "one slot: give their names the same hash tag, as in '{user:17}:minute' and '{user:17}:day'"
+            )
+        return commands
+
+    def _slowest(self, n: int) -> float:
+        """Seconds for which n requests are missed in a bucket, at most."""
+        return max(n * bucket.per / bucket.limit for bucket in self._buckets)
+
+    # -- as a context manager and a decorator
+
+    @final
+    async def __aenter__(self) -> RateDecision:
+        return await self.acquire()
+
+    @final
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Does nothing: a request that was admitted is spent."""
+
+    def _renamed(self, names: tuple[str, ...]) -> Self:
+        named = zip(self._buckets, names, strict=True)
+        renamed = type(self).__new__(type(self))
+        _Limiting.__init__(renamed, self._source, tuple(one._replace(name=name) for one, name in named))
+        return renamed
+
+    @final
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorates a coroutine function: each call of it waits for its turn.
+
+        The name is a template of the function's parameters, such as `"mail:{customer}"`, as for a `Lock`.
+
+        Raises:
+            TypeError: It is not a coroutine function, or a field is none of its parameters.
+            ValueError: The template is not as it should be.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{_LABEL} decorates a coroutine function (async def), not {function!r}")
+        names = names_of_calls(tuple(bucket.name for bucket in self._buckets), function)
+
+        @functools.wraps(function)
+        async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+            limit = self if names is None else self._renamed(names.of(args, kwargs))
+            await limit.acquire()
+            return await function(*args, **kwargs)
+
+        return limited
+
+
+@final
+class RateLimit(_Limiting):
+    """Admits so many requests in so many seconds, of all processes together, in the order in which they ask.
+
+    ```python
+    limit = RateLimit(redis, "mail-api", 60, per=60)
+
+    async with limit:                       # waits for its turn; the exit does nothing
+        await send()
+
+    if not await limit.try_acquire():       # or is refused at once
+        return "too many requests"
+    ```
+
+    **A window of `per` seconds admits at most `burst + limit`**: a bucket holds `burst` requests, and is
+    refilled with `limit` in each `per`, evenly. So 60 a minute can be 120 in one minute, once, after a rest.
+    `burst=1` spaces requests evenly. For a quota of N in any window, take `limit = burst = N / 2`.
+
+    `acquire` reserves its moment on the server and sleeps until then: one request, no polling, however many
+    wait. The server's clock counts; those of the processes need not agree. A moment whose task is cancelled
+    is given back if nobody has reserved one behind it. The moment of a process that is killed passes unused.
+
+    If `limit` or `per` is changed, the new one counts from the first call on that has it; moments that are
+    reserved stay. After a failover that lost writes, each bucket may be full: at most one more burst. A
+    clock of the server that is set back delays nobody for longer than `per`, and forgets what is reserved
+    for later than that.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8. As a decorator, a template.
+        limit: Requests in each `per`, in the long run. At most a million a second: count in larger units
+            then.
+        per: Seconds, 1 ms to ten years.
+        burst: Requests that are admitted at once after a rest; by default, `limit`. All of them together
+            may be those of ten years.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ()
+
+    _reserves = True
+
+    def __init__(
+        self, client: Any, name: str, limit: int, per: Seconds, *, burst: int | None = None, **unknown: Never
+    ) -> None:
+        reject_unknown(_LABEL, unknown, _MEANT)
+        source = source_of(client)
+        name = lock_name(name)
+        limit = whole_number("limit", limit, most=_MOST)
+        period = seconds("per", per, least=_SHORTEST_PER)
+        burst = limit if burst is None else whole_number("burst", burst, most=_MOST)
+        if limit > period * MICROSECOND:
+            raise ValueError(
+                f"limit must be at most a million a second, not {limit} in {period:g} s: count in larger "
+                "units, such as kilobytes"
+            )
+        if burst * period / limit > LONGEST:
+            raise ValueError(f"burst must be what {limit} in {period:g} s refill in ten years, not {burst}")
+        super().__init__(source, (Bucket(name, limit, period, burst),))
+
+    @property
+    def limit(self) -> int:
+        """Requests in each `per`, in the long run."""
+        return self._buckets[0].limit
+
+    @property
+    def per(self) -> float:
+        """Seconds."""
+        return self._buckets[0].per
+
+    @property
+    def burst(self) -> int:
+        """Requests that are admitted at once after a rest."""
+        return self._buckets[0].burst
+
+    @staticmethod
+    def all_of(*limits: RateLimit) -> AllLimits:
+        """Several limits at once, such as 10 a second and 1000 a day: a request takes one of each, or none.
+
+        `try_acquire`, `peek`, `async with` and the decorator are as those of one limit. `acquire` reserves
+        nothing: it sleeps for `retry_after` and asks again, one request each time, in no order among those
+        who wait.
+
+        Raises:
+            TypeError: Not limits, or of several clients.
+            ValueError: None, more than 16, or two of one name.
+
+        In a cluster the names share a hash tag, as in `"{user:17}:minute"`; else a call raises
+        `ConfigurationError`.
+        """
+        return AllLimits(limits)
+
+    def __repr__(self) -> str:
+        return f"<RateLimit {_in_words(self._buckets[0])}>"
+
+
+@final
+class AllLimits(_Limiting):
+    """Several rate limits at once; see `RateLimit.all_of`."""
+
+    __slots__ = ()
+
+    _reserves = False
+
+    def __init__(self, limits: tuple[RateLimit, ...]) -> None:
+        for limit in limits:
+            if not isinstance(limit, RateLimit):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"all_of() takes rate limits, not {type(limit).__name__}")
+        if not 1 <= len(limits) <= _MOST_LIMITS:
+            raise ValueError(f"all_of() takes 1 to {_MOST_LIMITS} limits, not {len(limits)}")
+        sources, buckets = zip(*((limit._source, limit._buckets[0]) for limit in limits), strict=True)  # noqa: SLF001 - of this very module
+        if any(source is not sources[0] for source in sources):
+            raise TypeError("the limits of all_of() must have one client: one request asks them all")
+        super().__init__(sources[0], buckets)
+
+    def __repr__(self) -> str:
+        return f"<RateLimit.all_of {'; '.join(map(_in_words, self._buckets))}>"
+
+
+def _in_words(bucket: Bucket) -> str:
+    return f"{bucket.name!r} {bucket.limit} in {bucket.per:g} s, burst {bucket.burst}"
