@@ -34,6 +34,7 @@ if typing.TYPE_CHECKING:
     from .kinds.fairlock import FairLock
     from .kinds.fenced import FencedRegister
     from .kinds.jobruns import JobLease
+    from .kinds.latch import Latch
     from .kinds.leaders import LeaderInfo
     from .kinds.leadership import Leadership
     from .kinds.limits import Limits
@@ -77,6 +78,7 @@ __all__ = [
     "HolderInfo",
     "JobLease",
     "KeyspaceWakeup",
+    "Latch",
     "LeaderInfo",
     "Leadership",
     "Lease",

@@ -106,6 +106,7 @@ class LockTimeoutError(LockError, TimeoutError):
         endless: str = "",
         kept: bool = False,
         reason: str = "",
+        was_not: str = "acquired",
     ) -> None:
         self.full = full
         self.name = name
@@ -132,7 +133,7 @@ class LockTimeoutError(LockError, TimeoutError):
             reason += f"; the lease has {remaining:.3f} s left unless renewed"
         when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"
         more = f" ({detail})" if detail else ""
-        super().__init__(f"{kind} {name!r} was not acquired {when}: {reason}{more}")
+        super().__init__(f"{kind} {name!r} was not {was_not} {when}: {reason}{more}")
 
 
 def _in_words(holders: Sequence[HolderInfo]) -> str:

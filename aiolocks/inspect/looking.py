@@ -40,7 +40,7 @@ _WAITERS: Final = 100
 """Waiters of a name that are described."""
 _LASTING: Final = ("schedule", "leadership")
 """Kinds with a history that is of interest while nobody runs or leads."""
-_COUNTED: Final = ("semaphore", "turnstile", "ratelimit")
+_COUNTED: Final = ("semaphore", "turnstile", "ratelimit", "latch")
 """Kinds with a number to show."""
 _LITERAL: Final = re.compile(r"\[([*?[])\]")
 

@@ -12,6 +12,7 @@ _MODULES: Final = {
     "fairlock": ("FairLock",),
     "fenced": ("FencedRegister",),
     "jobruns": ("JobLease",),
+    "latch": ("Latch",),
     "leaders": ("LeaderInfo",),
     "leadership": ("Leadership",),
     "limits": ("Limits",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,7 +26,6 @@ from ..lock.options import (
 from ..lock.sources import engine_of, source_of
 from ..transport import Command
 from ..transport.commands.ratelimit import (
-    FOREVER_US,
     MICROSECOND,
     ONLY_ASKED,
     Bucket,
@@ -35,6 +33,7 @@ from ..transport.commands.ratelimit import (
     Reserved,
 )
 from ..transport.keys import slot_of
+from .waits import Wait
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +43,8 @@ _KIND: Final = "ratelimit"
 _SHORTEST_PER: Final = 0.001
 _MOST: Final = 1_000_000_000
 _MOST_LIMITS: Final = 16
+_FOREVER: Final = 1e9
+"""Seconds, longer than any wait."""
 _SLEW: Final = 0.0005
 """The part of a wait by which a waiter comes later: a clock that is being set right runs as much too fast."""
 
@@ -119,82 +120,20 @@ class _Moment:
             self._future.set_result(None)
 
 
-@final
-class _Wait:
-    """One acquire: how long it may take, and what listeners are told of it.
+async def _sleep(wait: Wait, seconds: float) -> None:
+    """Until the moment that comes so many seconds after the answer of the server, never earlier.
 
-    Attributes:
-        patience: Seconds that a request of it may take.
+    Raises:
+        LockTimeoutError: At once: that is too late, the way of the answer included.
     """
-
-    __slots__ = ("_began", "_end", "_name", "_slept", "_timeout", "engine", "patience")
-
-    def __init__(self, engine: Context, name: str, timeout: float | None) -> None:
-        self.engine = engine
-        self._name = name
-        self._timeout = timeout
-        self._began = engine.now()
-        self._end = math.inf if timeout is None else self._began + timeout
-        self._slept = False
-        self.patience = min(engine.settings.command_timeout, timeout or math.inf)
-
-    @property
-    def left_us(self) -> int:
-        """Microseconds that it may take yet."""
-        if self._timeout is None:
-            return FOREVER_US
-        return max(0, int((self._end - self.engine.now()) * MICROSECOND))
-
-    def timed_out(self, wait: float) -> LockTimeoutError:
-        """The error of a turn that comes after so many seconds: too late."""
-        return LockTimeoutError(
-            _LABEL,
-            self._name,
-            blocking_timeout=self._timeout or 0.0,
-            remaining=wait,
-            reason=f"its turn comes in {wait:.3f} s",
-        )
-
-    async def sleep(self, wait: float) -> None:
-        """Until the moment that comes so many seconds after the answer of the server, never earlier.
-
-        Raises:
-            LockTimeoutError: At once: that is too late, the way of the answer included.
-        """
-        engine = self.engine
-        now = engine.now()
-        if now + wait > self._end:
-            raise self.timed_out(wait)
-        if not self._slept:
-            self._slept = True
-            engine.events.waiting(_KIND, self._name)
-        await _Moment(engine, now + wait * (1 + _SLEW)).come()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        events = self.engine.events
-        waited = self.engine.now() - self._began
-        if self._slept:
-            events.waited(_KIND, self._name, waited, _ended(exc))
-        if exc is None:
-            events.admitted(_KIND, self._name, waited)
-        elif isinstance(exc, LockTimeoutError):
-            events.timed_out(_KIND, self._name, waited)
+    if seconds > wait.left():
+        raise _too_late(wait, seconds)
+    wait.begins()
+    await _Moment(wait.engine, wait.engine.now() + seconds * (1 + _SLEW)).come()
 
 
-def _ended(error: BaseException | None) -> str:
-    """How a wait has ended, in the words of `LockEvent.reason`."""
-    if error is None:
-        return "granted"
-    if isinstance(error, asyncio.CancelledError):
-        return "cancelled"
-    if isinstance(error, LockTimeoutError):
-        return "timeout"
-    return "closed" if isinstance(error, SessionClosedError) else "failed"
+def _too_late(wait: Wait, seconds: float) -> LockTimeoutError:
+    return wait.timed_out(f"its turn comes in {seconds:.3f} s", remaining=seconds)
 
 
 class _Limiting(AsyncOnly):
@@ -248,31 +187,33 @@ class _Limiting(AsyncOnly):
         timeout = optional_seconds("blocking_timeout", blocking_timeout)
         engine = engine_of(self._source, self)
         commands = self._commands(engine)
-        with _Wait(engine, self.name, timeout) as wait:
+        with Wait(engine, _LABEL, self.name, timeout) as wait:
             answer = await self._take(wait, commands, n)
             while not answer.granted:
                 if self._reserves:
-                    raise wait.timed_out(answer.wait)
-                await wait.sleep(answer.wait)
+                    raise _too_late(wait, answer.wait)
+                await _sleep(wait, answer.wait)
                 answer = await self._take(wait, commands, n)
+        engine.events.admitted(_KIND, self.name, wait.waited)
         slept_us = int(answer.wait * MICROSECOND)
         return self._decision(answer._replace(full_us=[max(0, full - slept_us) for full in answer.full_us]))
 
-    async def _take(self, wait: _Wait, commands: RateLimitCommands, n: int) -> Reserved:
+    async def _take(self, wait: Wait, commands: RateLimitCommands, n: int) -> Reserved:
         """One request, and the sleep until the moment that it has reserved, if any."""
         engine, token = wait.engine, wait.engine.token()
 
         def ask() -> Command[Reserved]:
-            return commands.acquire(token, n, wait.left_us if self._reserves else 0)
+            longest = min(wait.left(), _FOREVER) if self._reserves else 0.0
+            return commands.acquire(token, n, int(longest * MICROSECOND))
 
-        call, asked = engine.start(ask(), until=engine.now() + wait.patience, make=ask)
+        call, asked = engine.start(ask(), until=wait.patience(), make=ask)
         answer: Reserved | None = None
         try:
             answer = await asked
             if engine.closing:
                 raise SessionClosedError("the session was closed while waiting")
             if answer.granted and answer.wait:
-                await wait.sleep(answer.wait)
+                await _sleep(wait, answer.wait)
         except BaseException:
             if engine.forget(call):
                 missed = 0.0 if answer is None else answer.wait

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from aiolocks.transport.commands.ratelimit import FOREVER_US, ONLY_ASKED, Bucket, RateLimitCommands
+from aiolocks.transport.commands.ratelimit import ONLY_ASKED, Bucket, RateLimitCommands
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import Scripts, about, microseconds
 
@@ -22,6 +22,8 @@ SECOND = 1_000_000
 SLACK = 5 * SECOND
 """Microseconds that a busy machine may let pass between two steps."""
 KEPT = 64
+FOREVER_US = 10**15
+"""Longer than any wait."""
 
 
 def near(value: int, expected: int) -> bool:

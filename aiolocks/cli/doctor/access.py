@@ -71,6 +71,7 @@ OTHERS: Final[dict[str, Sequence[str]]] = {
     "Schedule": _PERMITS,
     "Turnstile": ("zscore",),
     "RateLimit": ("zscore",),
+    "Latch": ("hlen", "hmget", "hset"),
     "FencedRegister": ("hget", "hlen", "hset"),
     "RWLock": _SPANS,
     "RangeLock": _SPANS,

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, final
 from ..keys import ANY_KEY, every_key
 from ..request import Command
 from .families.family import Family
+from .families.latch import LATCHES
 from .families.limits import LIMITS
 from .families.locks import LOCKS, RUNS
 from .families.permits import PERMITS, TERMS
@@ -35,6 +36,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "schedule": SCHEDULES,
     "turnstile": TURNSTILES,
     "ratelimit": RATE_LIMITS,
+    "latch": LATCHES,
     "fencedregister": REGISTERS,
 }
 """By kind."""

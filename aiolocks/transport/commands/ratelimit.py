@@ -14,8 +14,6 @@ _GIVE_BACK: Final = Script("ratelimit_give_back")
 
 MICROSECOND: Final = 1e6
 """Microseconds of a second."""
-FOREVER_US: Final = 10**16
-"""Longer than any wait."""
 ONLY_ASKED: Final = -1
 
 
