@@ -386,19 +386,7 @@ class RateLimit(_Limiting):
         self, client: Any, name: str, limit: int, per: Seconds, *, burst: int | None = None, **unknown: Never
     ) -> None:
         reject_unknown(_LABEL, unknown, _MEANT)
-        source = source_of(client)
-        name = lock_name(name)
-        limit = whole_number("limit", limit, most=_MOST)
-        period = seconds("per", per, least=_SHORTEST_PER)
-        burst = limit if burst is None else whole_number("burst", burst, most=_MOST)
-        if limit > period * MICROSECOND:
-            raise ValueError(
-                f"limit must be at most a million a second, not {limit} in {period:g} s: count in larger "
-                "units, such as kilobytes"
-            )
-        if burst * period / limit > LONGEST:
-            raise ValueError(f"burst must be what {limit} in {period:g} s refill in ten years, not {burst}")
-        super().__init__(source, (Bucket(name, limit, period, burst),))
+        super().__init__(source_of(client), (bucket_of(name, limit, per, burst),))
 
     @property
     def limit(self) -> int:
@@ -434,6 +422,26 @@ class RateLimit(_Limiting):
 
     def __repr__(self) -> str:
         return f"<RateLimit {_in_words(self._buckets[0])}>"
+
+
+def bucket_of(name: str, limit: int, per: Seconds, burst: int | None) -> Bucket:
+    """The figures of a limit, from arguments of a user.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+    name = lock_name(name)
+    limit = whole_number("limit", limit, most=_MOST)
+    period = seconds("per", per, least=_SHORTEST_PER)
+    burst = limit if burst is None else whole_number("burst", burst, most=_MOST)
+    if limit > period * MICROSECOND:
+        raise ValueError(
+            f"limit must be at most a million a second, not {limit} in {period:g} s: count in larger units, "
+            "such as kilobytes"
+        )
+    if burst * period / limit > LONGEST:
+        raise ValueError(f"burst must be what {limit} in {period:g} s refill in ten years, not {burst}")
+    return Bucket(name, limit, period, burst)
 
 
 @final
