@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from types import TracebackType
-from typing import Self, final
+from typing import Final, Self, final
 
 from ..errors import LockTimeoutError, SessionClosedError
 from ..lock.context import Context
+
+_NOTHING: Final = 1e-6
 
 
 @final
@@ -41,7 +43,10 @@ class Wait:
 
     def left(self) -> float:
         """Seconds that it may take yet."""
-        return math.inf if self.timeout is None else max(0.0, self.timeout - self.waited)
+        if self.timeout is None:
+            return math.inf
+        left = self.timeout - self.waited
+        return left if left > _NOTHING else 0.0  # what no timer can wait for is nothing
 
     def patience(self) -> float:
         """Loop time until which a request of it may take. The one of a single try has no other end."""

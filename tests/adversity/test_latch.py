@@ -152,6 +152,7 @@ async def test_timeouts(redis: Redis) -> None:
 async def test_a_cancelled_waiter_leaves_nothing_behind(client: Redis, shoot: Any) -> None:
     async with Session(client) as session:
         latch = Latch(session, "a", 2, ttl=60)
+        await latch.reset()  # which connects
 
         async def wait() -> None:
             try:

@@ -46,7 +46,7 @@ def locks(url: str) -> Iterator[Session]:
 def held(redis: Redis) -> list[str]:
     """The keys of what is held or waited for: all but what is remembered for a while."""
     return sorted(
-        key.decode() for key in redis.scan_iter("*") if not re.search(rb"\.(fence|value|stolen):", key)
+        key.decode() for key in redis.scan_iter("*") if not re.search(rb"(\.(fence|value|stolen)|:(latch|ratelimit)):", key)
     )
 
 
