@@ -177,8 +177,18 @@ class JoinableRelease(Command["Released"]):
 
     __slots__ = ("acquire", "both", "token")
 
-    def __init__(self, release: Command[Released], token: str, acquire: Script, both: Script) -> None:
-        super().__init__(release.script, release.keys, release.args, release.parse, lane=release.lane)
+    def __init__(
+        self,
+        script: Script,
+        keys: tuple[bytes, ...],
+        args: tuple[Argument, ...],
+        parse: Callable[[Any], Released],
+        *,
+        token: str,
+        acquire: Script,
+        both: Script,
+    ) -> None:
+        super().__init__(script, keys, args, parse, lane=token)
         self.token = token
         self.acquire = acquire
         self.both = both

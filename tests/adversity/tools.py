@@ -18,7 +18,7 @@ from redis.asyncio import ConnectionPool, Redis
 import aiolocks
 from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
 from aiolocks.lock.waiter import Stage
-from aiolocks.transport import WAITING, Command, LockCommands, Refused
+from aiolocks.transport import WAITING, Command, LockSteps, Refused
 from tests.conftest import PREFIX, blocking
 from tests.support.clients import with_own_connections
 from tests.support.history import Hold
@@ -457,8 +457,8 @@ class ByHand:
     def bell(self, name: str, session: str) -> bytes:
         return self._commands(name, session).bell
 
-    def _commands(self, name: str, session: str = "") -> LockCommands:
-        return LockCommands(self._prefix, name, retention_ms=600_000, session=session)
+    def _commands(self, name: str, session: str = "") -> LockSteps:
+        return LockSteps(self._prefix, name, retention_ms=600_000, session=session)
 
     def _do(self, command: Command[Any]) -> Any:
         return command.parse(self.redis.execute_command(*command.words(as_eval=True)))

@@ -12,8 +12,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import FingerprintError
+from aiolocks.kinds.flightsteps import LINGER_MS, FlightSteps, Leaving, Left
 from aiolocks.transport import IN_TURN, SEATED, WAITING, Granted, Refused
-from aiolocks.transport.commands.flight import LINGER_MS, FlightCommands, Leaving, Left
 from tests.lua.flight_scripts import LINGER, FlightScripts
 from tests.lua.mutants import (
     Mutation,
@@ -642,8 +642,8 @@ async def test_a_queue_of_others_costs_nobody_a_key(flight) -> None:
 # -- the commands --------------------------------------------------------------------------------------------
 
 
-def commands(flight: FlightScripts, session: str = "x", fingerprint: str = "") -> FlightCommands:
-    return FlightCommands(
+def commands(flight: FlightScripts, session: str = "x", fingerprint: str = "") -> FlightSteps:
+    return FlightSteps(
         flight.prefix,
         "singleflight",
         flight.name,

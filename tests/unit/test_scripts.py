@@ -149,8 +149,8 @@ def name_of(path: Path) -> str:
 def scripts() -> dict[str, Script]:
     """All that are sent, by name: `permits_acquire`, `permits_acquire+terms` of a kind that keeps more."""
     every: dict[tuple[str, tuple[str, ...]], Script] = {}
-    for path in sorted((PACKAGE / "transport" / "commands").rglob("*.py")):
-        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+    for path in WITH_SCRIPTS:
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         module = importlib.import_module(f"aiolocks.{name}")
         for value in vars(module).values():
             if isinstance(value, Script):
@@ -328,6 +328,7 @@ def test_no_python_file_holds_lua(path) -> None:
 
 def test_modules_with_scripts_are_found() -> None:
     assert PACKAGE / "transport" / "commands" / "lock.py" in WITH_SCRIPTS
+    assert PACKAGE / "kinds" / "permits.py" in WITH_SCRIPTS
 
 
 @pytest.mark.parametrize("path", WITH_SCRIPTS, ids=lambda path: path.relative_to(PACKAGE).as_posix())
@@ -359,8 +360,8 @@ def test_scripts_are_named_by_constants(path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     constants = constant_tuples(tree)
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            beside = path.parent / f"{node.module}.py"
+        if isinstance(node, ast.ImportFrom) and node.level:
+            beside = path.parents[node.level - 1] / f"{node.module}.py"
             if beside.exists():
                 theirs = constant_tuples(ast.parse(beside.read_text("utf-8")))
                 constants |= theirs & {name.name for name in node.names}

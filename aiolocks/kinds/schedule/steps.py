@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, final
 
-from ..answers import Answer, Granted, Kept, Refused, Released, released, truth
-from ..keys import key
-from ..request import Argument, Command, Script
-from .base import SEAT_LENGTH
-from .listening import Listener
-from .runs import PERMITS, RunCommands
+from ...transport.answers import Answer, Granted, Refused, Released, released, truth
+from ...transport.commands.base import NO_SEAT, SEAT_LENGTH
+from ...transport.commands.family import Family, Kind, Step
+from ...transport.commands.listening import Listener
+from ...transport.commands.snapshots import NO_CONTENT, Content, Snapshot
+from ...transport.keys import key
+from ...transport.request import Argument, Command, Script
+from ..permits import FORCE_PERMITS, NEEDS, RENEW, SHARED, read_permits
+from ..runsteps import RUN_ADOPT, RUN_ANNOTATE, RUN_LOCKED, RUN_OWNED, RunSteps
 
-_CLAIM: Final = Script("schedule_claim", *PERMITS, "ticks", "claims")
-_TRIGGER: Final = Script("schedule_trigger", *PERMITS, "ticks", "claims")
-_RELEASE: Final = Script("schedule_release", *PERMITS, "ticks")
+_CLAIM: Final = Script("schedule_claim", *SHARED, "ticks", "claims")
+_TRIGGER: Final = Script("schedule_trigger", *SHARED, "ticks", "claims")
+_RELEASE: Final = Script("schedule_release", *SHARED, "ticks")
 _READ: Final = Script("schedule_read")
-_RENEW: Final = Script("permits_renew", *PERMITS, "stolen", mid_move="mid_move_permits")
 
 _KIND: Final = "schedule"
-_NO_SEAT: Final = "0" * SEAT_LENGTH
+
+
+def read_schedule(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """The runs of a schedule, which are kept as permits are."""
+    return read_permits(now_us, {**found, "value": NO_CONTENT})
+
+
+TICKS: Final = Family(
+    keys="leases register fence queue bell history",
+    values="none fair lasting noseat",
+    renew=Step(RENEW, "token ttl retention lasting noseat", truth, keys=6),
+    adopt=RUN_ADOPT,
+    annotate=RUN_ANNOTATE,
+    owned=RUN_OWNED,
+    locked=RUN_LOCKED,
+    roles="leases",
+    read=read_schedule,
+    passive="fence register history",
+    seat=SEAT_LENGTH,
+    force=FORCE_PERMITS,
+    # There is no such key as `value`: what is freed is the run, and never the register.
+    forced="leases queue value fence",
+)
+KINDS: Final = (Kind(TICKS, _KIND, "Schedule", lasting=True, needs=NEEDS),)
 
 Why = Literal["early", "taken", "busy", "skipped", "late", "new", "other", "gone"]
 _WHY: Final[dict[bytes, Why]] = {
@@ -101,7 +127,7 @@ class NotClaimed(NamedTuple):
 
 
 @final
-class TickCommands(RunCommands):
+class TickSteps(RunSteps):
     """The steps by which one tick is claimed, and its run held.
 
     Attributes:
@@ -112,12 +138,14 @@ class TickCommands(RunCommands):
         detail: Further details of that, in words.
     """
 
-    __slots__ = ("_ask", "bell", "detail", "lost", "outcome", "reply", "token")
-    _fair = ""
+    __slots__ = ("_ask", "_values", "bell", "detail", "lost", "outcome", "reply", "token")
+
+    family = TICKS
 
     def __init__(self, prefix: str, name: str, ask: Ask, *, retention_ms: int, session: str) -> None:
         super().__init__(retention_ms)
         self._ask = ask
+        self._values = ("", "", ask.lasting, NO_SEAT)
         self.reply: Claimed | NotClaimed | None = None
         self.lost: list[bytes] = []
         self.token = ""
@@ -125,11 +153,8 @@ class TickCommands(RunCommands):
         self.detail = ""
         # Nobody waits in a queue for a tick, but the steps of permits have a place for the two keys of one.
         self.bell = key(prefix, _KIND, name, f"bell.{session}")
-        self._keys = (
-            key(prefix, _KIND, name),
-            *(key(prefix, _KIND, name, role) for role in ("leases", "register", "fence", "queue")),
-            self.bell,
-            key(prefix, _KIND, name, "history"),
+        self._keys = tuple(
+            self.bell if role == "bell" else key(prefix, _KIND, name, role) for role in ("", *TICKS.keys)
         )
 
     def listener(self, token: str) -> Listener:
@@ -161,10 +186,6 @@ class TickCommands(RunCommands):
         left = None if ends_in < 0 else int(ends_in)
         self.reply = NotClaimed(_WHY[why], _or_none(claimed), left, int(now_us))
         return Refused(left)
-
-    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
-        args = (token, ttl_ms, self._retention(ttl_ms), self._ask.lasting, _NO_SEAT)
-        return Command(_RENEW, self._keys[:6], args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
@@ -233,7 +254,7 @@ def times(prefix: str, name: str) -> Command[list[Times]]:
 
 
 def _times(raw: Any) -> list[Times]:
-    fields: dict[bytes, bytes] = raw if isinstance(raw, dict) else dict(zip(raw[::2], raw[1::2], strict=True))
+    fields: dict[bytes, bytes] = dict(raw if hasattr(raw, "items") else zip(raw[::2], raw[1::2], strict=True))
     found: list[Times] = []
     for field, slot in fields.items():
         head, _, definition = field.partition(b":")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, final
 
-from ..answers import (
+from ..transport.answers import (
     ASK,
     BELL_RUNG,
     GONE,
@@ -33,46 +33,48 @@ from ..answers import (
     Stolen,
     released,
 )
-from ..keys import key, slot_of
-from ..request import Command, Script
-from ..sagas import Compensate, FaultError, SagaCommand, SagaSteps
-from .base import NameCommands
-from .listening import listening
-from .multi import MultiCommands, endless_of_several
-from .standing import BEHIND, PASSING, SEATED, STAYING, WAITING
-from .waits import Wanted
+from ..transport.commands.base import NameSteps
+from ..transport.commands.listening import listening
+from ..transport.commands.lock import told_lock
+from ..transport.commands.snapshots import Holder
+from ..transport.commands.standing import BEHIND, PASSING, SEATED, STAYING, WAITING
+from ..transport.commands.waits import Wanted
+from ..transport.keys import key, slot_of
+from ..transport.request import Command, Script
+from ..transport.sagas import Compensate, FaultError, SagaCommand, SagaSteps
+from .multilock import SeveralSteps, endless_of_several
 
 _RETURN: Final = Script("multi_return", "forms", "bells", "locks")
 _SEAL: Final = Script("multi_seal", "forms", "bells", "locks")
 
 
-def commands_of(
+def steps_of(
     prefix: str, names: Sequence[str], *, retention_ms: int, session: str
-) -> MultiCommands | MultiSlotCommands:
+) -> SeveralSteps | MultiSlotSteps:
     """The steps of these names in a cluster: in one script, where they share a slot."""
     slots: dict[int, list[str]] = {}
     for name in names:
         slots.setdefault(slot_of(key(prefix, "lock", name)), []).append(name)
     if len(slots) == 1:
-        return MultiCommands(prefix, names, retention_ms=retention_ms, session=session)
+        return SeveralSteps(prefix, names, retention_ms=retention_ms, session=session)
     # In each slot a bell of its own, which those of other sets of names are not to be taken for.
     everything = hashlib.sha1("\0".join(names).encode(), usedforsecurity=False).hexdigest()
     parts = [
-        MultiCommands(
+        SeveralSteps(
             prefix, slots[slot], retention_ms=retention_ms, session=session, part_of=f"of-{everything}"
         )
         for slot in sorted(slots)
     ]
-    return MultiSlotCommands(parts, retention_ms=retention_ms)
+    return MultiSlotSteps(parts, retention_ms=retention_ms)
 
 
 @final
-class MultiSlotCommands(NameCommands):
+class MultiSlotSteps(NameSteps):
     """The steps by which all locks of these slots are acquired, or none."""
 
     __slots__ = ("_parts", "bell")
 
-    def __init__(self, parts: Sequence[MultiCommands], *, retention_ms: int) -> None:
+    def __init__(self, parts: Sequence[SeveralSteps], *, retention_ms: int) -> None:
         super().__init__(retention_ms)
         self._parts = parts
         self.bell = parts[0].bell
@@ -116,7 +118,7 @@ class MultiSlotCommands(NameCommands):
             raise FaultError(replace(error.fault, unknown=True)) from error
         return Granted(minted, max(others))
 
-    def _seal(self, part: MultiCommands, token: str, minted: int, ttl_ms: int, standing: int) -> Command[int]:
+    def _seal(self, part: SeveralSteps, token: str, minted: int, ttl_ms: int, standing: int) -> Command[int]:
         leaving = standing & (SEATED | STAYING) == SEATED
         args = (part.number, token, str(minted), self._retention(ttl_ms))
         return Command(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
@@ -139,6 +141,9 @@ class MultiSlotCommands(NameCommands):
 
     def endless(self, refused: Refused) -> str:
         return endless_of_several(refused)
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        return told_lock(left_ms, lease)
 
     def listener(self, token: str) -> Command[int]:
         commands = [listening([part.listener(token)]) for part in self._parts]

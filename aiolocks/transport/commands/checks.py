@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ...answers import NO_TTL
+from ..answers import NO_TTL
 from .snapshots import NO_CONTENT, NOTHING, Content, whole_number
 
 # A token of ours is hexadecimal; a fencing token has no more digits than 2^53.

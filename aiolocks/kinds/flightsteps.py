@@ -7,12 +7,20 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from ...errors import FingerprintError, LockError
-from ..answers import NO_TTL, Answer, Granted, Refused, Released, released
-from ..keys import key
-from ..request import Command, Script
-from .lock import LockCommands
-from .standing import SEATED, WAITING, letters
+from ..errors import FingerprintError, LockError
+from ..transport.answers import (
+    NO_TTL,
+    Answer,
+    Granted,
+    Refused,
+    Released,
+    released,
+)
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
+from ..transport.commands.standing import SEATED, WAITING, letters
+from ..transport.keys import key
+from ..transport.request import Command, Script
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
 _ACQUIRE: Final = Script("flight_acquire", *_SHARED, "seats")
@@ -21,6 +29,26 @@ _PUBLISH: Final = Script("flight_publish", *_SHARED)
 LINGER_MS: Final = 5000
 """For how long what a run leaves is there for those who waited for it, also if it is not kept: longer than a
 waiter can live without a sign of life."""
+
+RUNS: Final = Family(
+    keys="value fence queue",
+    renew=LOCKS.renew,
+    release=LOCKS.release,
+    adopt=LOCKS.adopt,
+    annotate=LOCKS.annotate,
+    owned=LOCKS.owned,
+    locked=LOCKS.locked,
+    bell_last=True,
+    read=read_locks,
+    passive="fence value",
+    force=FORCE_LOCK,
+    forced="nest queue fence value",
+)
+_NEEDS: Final = ("hget", "hlen", "hmget", "hset", "zscore")
+KINDS: Final = (
+    Kind(RUNS, "singleflight", "SingleFlight", needs=_NEEDS),
+    Kind(RUNS, "turn", "Turn"),
+)
 
 _NO_AGES: Final[dict[int, float | None]] = {-1: None, -2: math.inf}
 
@@ -78,7 +106,7 @@ class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
 
 
 @final
-class FlightCommands(LockCommands):
+class FlightSteps(LockSteps):
     """The steps of those of one session who want the same run, or what it leaves.
 
     A run is a simple lock in a name space of its own, until it leaves something.
@@ -98,6 +126,7 @@ class FlightCommands(LockCommands):
         anew: Fencing token of the run whose value they will replace; None to take the value that is there.
     """
 
+    family = RUNS
     __slots__ = (
         "_ahead",
         "_anew",

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Final, final
 
-from ...errors import ConfigurationError, DuplicateJobError
-from ..answers import Answer, Kept, Refused, Released, answer, released, truth
-from ..keys import key
-from ..request import Argument, Command, Script
-from .base import SEAT_LENGTH
-from .listening import Listener
-from .runs import PERMITS, RunCommands
-from .standing import leave_letters, letters
+from ..errors import ConfigurationError, DuplicateJobError
+from ..transport.answers import NO_TTL, Answer, Refused, Released, answer, released, truth
+from ..transport.commands.base import SEAT_LENGTH
+from ..transport.commands.checks import of_others, wrong_types
+from ..transport.commands.family import Family, Kind, Step
+from ..transport.commands.listening import Listener
+from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
+from ..transport.commands.standing import leave_letters, letters
+from ..transport.keys import key
+from ..transport.request import Argument, Command, Script
+from .permits import FORCE_PERMITS, NEEDS, SHARED, read_permits
+from .runsteps import RUN_ADOPT, RUN_ANNOTATE, RUN_LOCKED, RUN_OWNED, RunSteps
 
-_ACQUIRE: Final = Script("job_acquire", *PERMITS, "tickets", "runs", "room")
-_RENEW: Final = Script("job_renew", *PERMITS, "tickets", "runs", mid_move="mid_move_runs")
-_RELEASE: Final = Script("job_release", *PERMITS, "tickets", "runs", "room")
+_ACQUIRE: Final = Script("job_acquire", *SHARED, "tickets", "runs", "room")
+_RENEW: Final = Script("job_renew", *SHARED, "tickets", "runs", mid_move="mid_move_runs")
+_RELEASE: Final = Script("job_release", *SHARED, "tickets", "runs", "room")
 _ENQUEUE: Final = Script("job_enqueue", "forms", "fence", "tickets")
 _WITHDRAW: Final = Script("job_withdraw", "forms", "fence", "tickets")
 
@@ -27,6 +33,61 @@ _REASONS: Final = {
     b"s": "another ticket has taken the place of this one",
     b"o": "another ticket owns the key",
 }
+
+_TICKET: Final = re.compile(rb"[\w-]{22}\.\d+")
+
+
+def read_job(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """The runs of a job, beside others or not, and the ticket that owns its key, queued or running."""
+    snapshot, owner, about = _read_runs(now_us, found), found["owner"], found["about"]
+    wrong = wrong_types({"owner": "string", "about": "hash"}, found)
+    if owner.type == "string" and _TICKET.fullmatch(owner.value) is None:
+        wrong = (*wrong, of_others("owner"))
+    if about.type == "hash" and not all(map(_TICKET.fullmatch, about.value)):
+        wrong = (*wrong, of_others("about"))
+    if wrong or owner:
+        endless = not wrong and owner.ttl_ms == NO_TTL
+        snapshot = snapshot._replace(stands=True, problems=(*snapshot.problems, *wrong), endless=endless)
+    if owner.type != "string":
+        return snapshot
+    ticket: bytes = owner.value
+    holder = Holder(
+        (ticket.decode(errors="replace"),),
+        None,
+        None if owner.ttl_ms == NO_TTL else owner.ttl_ms,
+        about.value.get(ticket, b"") if about.type == "hash" else b"",
+        mode="ticket",
+    )
+    return snapshot._replace(holders=(*snapshot.holders, holder), ticket=ticket)
+
+
+def _read_runs(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """Those that count for the limit, and those beside them, which are kept in the same way."""
+    snapshot = read_permits(now_us, found, (b"current",))
+    others = {"": found["beside"], "leases": found["beside.leases"], "value": NO_CONTENT}
+    beside = read_permits(now_us, others)
+    return snapshot._replace(
+        holders=(*snapshot.holders, *beside.holders),
+        stands=snapshot.stands or beside.stands,
+        problems=tuple(dict.fromkeys((*snapshot.problems, *beside.problems))),
+    )
+
+
+JOBS: Final = Family(
+    values="none fair ticket limit",
+    renew=Step(_RENEW, "token ttl retention ticket limit", truth),
+    adopt=RUN_ADOPT,
+    annotate=RUN_ANNOTATE,
+    owned=RUN_OWNED,
+    locked=RUN_LOCKED,
+    roles="leases value owner about beside beside.leases",
+    read=read_job,
+    passive="fence value beside.value over before about seen run.",
+    seat=SEAT_LENGTH,
+    force=FORCE_PERMITS,
+    forced="leases queue value fence owner beside beside.leases beside.value about",
+)
+KINDS: Final = (Kind(JOBS, _KIND, "UniqueJob", needs=(*NEEDS, "zremrangebyscore")),)
 
 
 @final
@@ -70,7 +131,7 @@ class TicketRun:
 
 
 @final
-class JobCommands(RunCommands):
+class JobSteps(RunSteps):
     """The steps by which a running slot of a job is had.
 
     Those that may run beside others are in a set of their own, without a limit; there each ticket has a queue
@@ -84,8 +145,20 @@ class JobCommands(RunCommands):
         caller: The waiter of that session, where the server must tell its waiters apart.
     """
 
-    __slots__ = ("_alone", "_key", "_limit", "_prefix", "_session", "_waiting", "bell", "ticket_run")
-    _fair = "t"
+    __slots__ = (
+        "_alone",
+        "_key",
+        "_limit",
+        "_prefix",
+        "_session",
+        "_values",
+        "_waiting",
+        "bell",
+        "ticket_run",
+    )
+
+    family = JOBS
+    _strict = True
 
     def __init__(
         self,
@@ -125,6 +198,9 @@ class JobCommands(RunCommands):
         if ticket_run is not None:
             self._keys += (key(prefix, _KIND, job, ticket_run.role), key(prefix, _KIND, job, "about"))
 
+        # A request that asks whether a run could begin comes after those who wait.
+        self._values = ("", "t", self._ticket, self._limit)
+
     @property
     def _ticket(self) -> str:
         return "" if self.ticket_run is None else self.ticket_run.ticket
@@ -149,10 +225,6 @@ class JobCommands(RunCommands):
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[4:5], token[:SEAT_LENGTH], deadlines=self._keys[:1])
-
-    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
-        args = (token, ttl_ms, self._retention(ttl_ms), self._ticket, self._limit)
-        return Command(_RENEW, self._keys, args, truth, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
@@ -179,7 +251,7 @@ class JobCommands(RunCommands):
 
 def endless(job: str, prefix: str) -> str:
     """Why a ticket is a duplicate: the key of the job has lost its ttl."""
-    from ..._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
+    from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
 
     return f"another ticket owns the key. But {without_ttl(job, prefix)}"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
-from ..answers import Released, truth
-from ..request import Command, Script
+from ...transport.answers import Released, truth
+from ...transport.request import Command, Script
 
 _ACQUIRE: Final = Script("redis_py_acquire")
 _EXTEND: Final = Script("redis_py_extend")
@@ -15,7 +15,7 @@ _RELEASE: Final = Script("redis_py_release")
 
 
 @final
-class RedisPyCommands:
+class RedisPySteps:
     """The steps of one lock, whose key is its name."""
 
     __slots__ = ("_keys",)
@@ -35,6 +35,7 @@ class RedisPyCommands:
         return Command(_ACQUIRE, self._keys, args, truth, lane=_lane(token), bells=bells)
 
     def release(self, token: bytes) -> Command[Released]:
+        """Lets go, if the token holds it."""
         return Command(_RELEASE, self._keys, (token,), _released, lane=_lane(token))
 
     def extend(self, token: bytes, time_ms: int, *, replace: bool) -> Command[bool]:
