@@ -7,48 +7,36 @@ from typing import Final
 
 from ..transport.commands.family import kinds_are_in
 
-_MODULES: Final = {
+_MODULES: Final[dict[str, tuple[str, ...]]] = {
     "._infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
     "._deadlocks": ("Deadlock", "DeadlockedTask"),
     "._holders": ("HolderInfo",),
-    "fenced": ("FencedRegister",),
-    "jobruns": ("JobLease",),
+    "lock": ("Lock",),
+    "redlock": ("Redlock",),
+    "reentrant": ("ReentrantLease", "ReentrantLock"),
+    "multilock": ("MultiLock",),
+    "permits": ("FairLock", "Semaphore"),
+    "terms": ("Term",),
     "leaders": ("LeaderInfo",),
     "leadership": ("Leadership",),
     "limits": ("Limits",),
-    "multilock": ("MultiLock",),
-    "permits": ("FairLock", "Semaphore"),
-    "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
-    "redlock": ("Redlock",),
-    "reentrant": ("ReentrantLease", "ReentrantLock"),
+    "spans": ("SpanLease", "SpanLock", "UpgradableLease", "WriterLease"),
     "rwlock": ("RWLock",),
-    "schedule": ("Schedule", "Tick", "TickRecord"),
+    "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
+    "flightsteps": (),
     "serializers": ("JSON", "Serializer"),
     "singleflight": ("SingleFlight",),
-    "spans": ("SpanLease", "SpanLock", "UpgradableLease", "WriterLease"),
-    "terms": ("Term",),
     "turn": ("Turn",),
-    "turnstile": ("Turnstile",),
+    "jobsteps": (),
+    "jobruns": ("JobLease",),
     "uniquejob": ("UniqueJob",),
+    "schedule.steps": (),
+    "schedule": ("Schedule", "Tick", "TickRecord"),
+    "turnstile": ("Turnstile",),
+    "fenced": ("FencedRegister",),
 }
-
-_WITH_KINDS: Final = (
-    "lock",
-    "redlock",
-    "reentrant",
-    "multilock",
-    "permits",
-    "terms",
-    "limits",
-    "spans",
-    "flightsteps",
-    "jobsteps",
-    "schedule.steps",
-    "turnstile",
-    "fenced",
-)
-"""The modules that say which kinds they are, in the order in which operators see them."""
-kinds_are_in(*(f"{__name__}.{module}" for module in _WITH_KINDS))
+"""The public names of each module, in the order in which operators see the kinds (`KINDS` of a module)."""
+kinds_are_in(__name__, _MODULES)
 
 
 def load(name: str) -> object:

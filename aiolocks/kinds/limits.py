@@ -29,7 +29,7 @@ from ..transport.commands.family import Family, Kind, Step
 from ..transport.commands.listening import Listener
 from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
 from ..transport.commands.waits import Wanted
-from ..transport.keys import key
+from ..transport.keys import keys_of
 from ..transport.request import Command, Script
 from . import permits
 
@@ -154,9 +154,10 @@ class LimitSteps(FamilySteps):
         self._caps = caps
         self._line = line = line_of(caps)
         self._values = (line,)
-        self.bell = key(prefix, KIND, name, f"bell.{session}.{line}")
-        named = (key(prefix, KIND, name, role) for role in ("", *LIMITS.keys[:-1]))
-        self._keys = (*named, self.bell, key(prefix, KIND, name, f"queue.{line}"))
+        self._keys = keys_of(
+            prefix, KIND, name, (*LIMITS.keys[:-1], f"bell.{session}.{line}", f"queue.{line}")
+        )
+        self.bell = self._keys[5]
 
     @property
     def line(self) -> str:

@@ -31,7 +31,7 @@ from ..transport.commands.listening import Listener
 from ..transport.commands.snapshots import Content, Holder, Snapshot, of_nobody
 from ..transport.commands.snapshots import whole_number as number_in
 from ..transport.commands.waits import Wanted
-from ..transport.keys import key
+from ..transport.keys import keys_of
 from ..transport.request import Command, Script
 
 SHARED: Final = ("forms", "bells", "fence", "queue", "permits")
@@ -176,9 +176,8 @@ class PermitSteps(FamilySteps):
         self._values = (permits, self._value, "t" if fair else "")
         # Those who want another number wait for something else.
         bell = f"bell.{session}.{permits}{'.fair' if fair else ''}"
-        self._keys = tuple(
-            key(prefix, kind, name, bell if role == "bell" else role) for role in ("", *family.keys)
-        )
+        roles = [bell if role == "bell" else role for role in family.keys]
+        self._keys = keys_of(prefix, kind, name, roles)
         self.bell = self._keys[5]
 
     def listener(self, token: str) -> Listener:

@@ -55,8 +55,8 @@ class RedlockSteps(NameSteps):
     ) -> None:
         super().__init__(retention_ms)
         self._one = LockSteps(prefix, name, retention_ms=retention_ms, session=session, kind=_KIND)
-        self._lock = self._one.locked().keys
-        self._held = self._one.renew("", 0).keys
+        self._held = self._one.held
+        self._lock = self._held[:1]
         self._node_timeout = node_timeout
 
     @property

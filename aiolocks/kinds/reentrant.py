@@ -22,7 +22,7 @@ from ..transport.commands.listening import Listener
 from ..transport.commands.lock import FORCE_LOCK, read_locks, told_lock
 from ..transport.commands.snapshots import Holder
 from ..transport.commands.waits import Wanted
-from ..transport.keys import key
+from ..transport.keys import key, keys_of
 from ..transport.request import Script
 
 _ids: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], str]] = weakref.WeakKeyDictionary()
@@ -96,7 +96,7 @@ class ReentrantSteps(FamilySteps):
         self._name = name
         self._owner = owner
         self._values = (owner,)
-        self._keys = tuple(key(prefix, "lock", name, role) for role in ("", *NESTED.keys))
+        self._keys = keys_of(prefix, "lock", name, NESTED.keys)
         self.bell = key(prefix, "lock", name, f"bell.{session}" + (f".{owner[:16]}" if apart else ""))
 
     @property

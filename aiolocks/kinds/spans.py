@@ -38,7 +38,7 @@ from ..transport.commands.family import Family, Kind, Step
 from ..transport.commands.listening import Listener
 from ..transport.commands.snapshots import Content, Holder, Place, Snapshot, whole_number
 from ..transport.commands.waits import Wanted
-from ..transport.keys import key
+from ..transport.keys import keys_of
 from ..transport.request import Command, Script
 
 LeaseT = TypeVar("LeaseT", bound="SpanLease")
@@ -243,9 +243,8 @@ class SpanSteps(FamilySteps):
         self._under = under or "-"
         self._marks_ms = max(BELL_TTL_MS, _FORGET_EVERY * longest_sleep_ms)
         who = f"{session}.{span.mode}.{span.a}_{span.b}" + (f".{under[:16]}" if under else "")
-        self.bell = key(prefix, kind, name, f"bell.{who}")
-        named = (key(prefix, kind, name, role) for role in ("", *SPANS.keys[:-1]))
-        self._keys = (*named, self.bell)
+        self._keys = keys_of(prefix, kind, name, (*SPANS.keys[:-1], f"bell.{who}"))
+        self.bell = self._keys[-1]
         self._values = (*span, self._under, self._marks_ms, NO_SEAT)
         # Readers enter together. An upgrade may be refused for good, and that answer has no bells.
         self._joins = span.mode != "r" and not under

@@ -215,10 +215,9 @@ class FamilySteps(NameSteps):
         return token[:SEAT_LENGTH] if self._strict else NO_SEAT
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        family = self.family
-        step = family.acquire
+        step = self.family.acquire
         args = step.pick(
-            (
+            (  # noqa: RUF005 - for each request, and unpacking costs more
                 token,
                 ttl_ms,
                 max(self._retention_ms, 10 * ttl_ms),
@@ -226,10 +225,10 @@ class FamilySteps(NameSteps):
                 letters(standing),
                 token[:SEAT_LENGTH] if self._strict else NO_SEAT,
                 self._lasts_ms + ttl_ms,
-                *self._values,
             )
+            + self._values
         )
-        keys = self._with_bell() if family.bell_last and standing & _HANGS else self._keys
+        keys = self._with_bell() if standing & _HANGS and step.bell_last else self._keys
         return Command(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
 
     def _answer(self, raw: Any) -> Answer:
@@ -244,14 +243,14 @@ class FamilySteps(NameSteps):
     def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
         step = self.family.renew
         args = step.pick(
-            (
+            (  # noqa: RUF005 - for each request, and unpacking costs more
                 token,
                 ttl_ms,
                 max(self._retention_ms, 10 * ttl_ms),
                 self._lasts_ms + ttl_ms,
                 token[:SEAT_LENGTH] if self._strict else NO_SEAT,
-                *self._values,
             )
+            + self._values
         )
         return Command(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
 
@@ -260,16 +259,17 @@ class FamilySteps(NameSteps):
     ) -> Command[Released]:
         family = self.family
         step = family.release
+        last = step.bell_last
         args = step.pick(
-            (
+            (  # noqa: RUF005 - for each request, and unpacking costs more
                 token,
                 max(self._retention_ms, 10 * ttl_ms),
                 token[:SEAT_LENGTH] if self._strict else NO_SEAT,
-                int(ring) if family.bell_last else leave_letters(ring=ring, leave=leave),
-                *self._values,
+                +ring if last else leave_letters(ring=ring, leave=leave),
             )
+            + self._values
         )
-        keys = self._with_bell() if leave and family.bell_last else self._keys
+        keys = self._with_bell() if leave and last else self._keys
         both = family.hand_over
         if leave or both is None or not self._joins or (ring and not family.hand_over_wakes):
             return Command(step.script, keys, args, step.reads, lane=token)

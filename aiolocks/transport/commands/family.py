@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
@@ -56,11 +56,12 @@ class Step(Generic[T]):
         keys: The number of its keys, of those of a name, if not all.
 
     Attributes:
+        bell_last: As of its family.
         own: Its reply is read by the steps of the name.
         pick: Its arguments, of all that are offered. Made once, so that a request costs one call in C.
     """
 
-    __slots__ = ("keys", "own", "pick", "reads", "script", "words")
+    __slots__ = ("bell_last", "keys", "own", "pick", "reads", "script", "words")
 
     pick: Callable[[tuple[Argument, ...]], tuple[Argument, ...]]
 
@@ -74,13 +75,15 @@ class Step(Generic[T]):
     ) -> None:
         self.script = script
         self.words = tuple(words.split())
+        self.bell_last = False
         self.own = reads is None
         self.reads: Callable[[Any], T] = reads or _unread
         self.keys = keys
 
-    def offer(self, offered: tuple[str, ...]) -> Step[T]:
+    def offer(self, offered: tuple[str, ...], *, bell_last: bool) -> Step[T]:
         """The same step, where its arguments come from these, by name."""
         step = copy.copy(self)
+        step.bell_last = bell_last
         places = [offered.index(word) for word in self.words]
         first = places[0] if places else 0
         if places == list(range(first, first + len(places))):
@@ -142,6 +145,7 @@ class Family:
     ) -> None:
         self.keys = tuple(keys.split())
         self.values = tuple(values.split())
+        self._bell_last = bell_last
         self.acquire = self._offered("acquire", acquire)
         self.steal = self._offered("steal", steal)
         self.renew = self._offered("renew", renew)
@@ -152,7 +156,6 @@ class Family:
         self.locked = self._offered("locked", locked)
         self.hand_over = hand_over
         self.hand_over_wakes = hand_over_wakes
-        self.bell_last = bell_last
         self.roles = ("", *roles.split())
         self.passive = tuple(passive.split())
         self.can_be_held = force is not None
@@ -168,7 +171,7 @@ class Family:
     def _offered(self, verb: str, step: Step[T] | None) -> Step[T]:
         if step is None:
             return _MISSING
-        return step.offer((*_OFFERED[verb].split(), *self.values))
+        return step.offer((*_OFFERED[verb].split(), *self.values), bell_last=self._bell_last)
 
     @property
     def keys_read(self) -> int:
@@ -243,23 +246,26 @@ class Kind(NamedTuple):
     of: str = ""
 
 
-_MODULES: Final[list[str]] = []
+_places: Final[list[tuple[str, Iterable[str]]]] = []
+_kinds: Final[dict[str, Kind]] = {}
 
 
-def kinds_are_in(*modules: str) -> None:
-    """Says which modules have `KINDS`: the kinds that they are. Imported when all are asked for."""
-    _MODULES.extend(modules)
+def kinds_are_in(package: str, modules: Iterable[str]) -> None:
+    """Says where the kinds are: modules of a package, some of which have `KINDS`.
 
-
-_kinds: dict[str, Kind] = {}
+    They are imported when all kinds are asked for: most programs use few of them.
+    """
+    _places.append((package, modules))
 
 
 def kinds() -> Mapping[str, Kind]:
     """All kinds, by name."""
     if not _kinds:
         every: list[Kind] = []
-        for module in _MODULES:
-            every += importlib.import_module(module).KINDS
+        for package, modules in _places:
+            for module in modules:
+                if not module.startswith("."):
+                    every += getattr(importlib.import_module(f"{package}.{module}"), "KINDS", ())
         _kinds.update((kind.name, kind) for kind in every)
     return _kinds
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..answers import NO_TTL, Answer, Refused, answer, fencing_token, kept, released, stolen, truth
-from ..keys import key
+from ..keys import key, keys_of
 from ..request import Command, Script
 from .base import FamilySteps, tells_no_end
 from .checks import after, not_ours, of_others, without_ttl, wrong_types
@@ -117,7 +117,7 @@ class LockSteps(FamilySteps):
         self._name = name
         self._session = session
         self._kind = kind
-        self._keys = tuple(key(prefix, kind, name, role) for role in ("", *LOCKS.keys))
+        self._keys = keys_of(prefix, kind, name, LOCKS.keys)
         # A lock that is only tried has no bell, and many thousand leases may be held.
         self._queued: tuple[bytes, ...] | None = None
 
@@ -137,6 +137,11 @@ class LockSteps(FamilySteps):
         command = super().steal(token, ttl_ms, metadata)
         command.keys += (key(self._prefix, self._kind, self._name, "nest"),)
         return command
+
+    @property
+    def held(self) -> tuple[bytes, ...]:
+        """The keys of the lease itself, and of its fence."""
+        return self._keys[:2]
 
     def endless(self, refused: Refused) -> str:
         return self._name if tells_no_end(refused) else ""
