@@ -7,40 +7,43 @@ from typing import Final
 
 from ..transport.commands.family import kinds_are_in
 
-_MODULES: Final[dict[str, tuple[str, ...]]] = {
-    "._infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
-    "._deadlocks": ("Deadlock", "DeadlockedTask"),
-    "._holders": ("HolderInfo",),
+_OF_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "lock": ("Lock",),
     "redlock": ("Redlock",),
     "reentrant": ("ReentrantLease", "ReentrantLock"),
     "multilock": ("MultiLock",),
     "permits": ("FairLock", "Semaphore"),
     "terms": ("Term",),
-    "leaders": ("LeaderInfo",),
-    "leadership": ("Leadership",),
     "limits": ("Limits",),
     "spans": ("SpanLease", "SpanLock", "UpgradableLease", "WriterLease"),
-    "rwlock": ("RWLock",),
-    "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
     "flightsteps": (),
-    "serializers": ("JSON", "Serializer"),
-    "singleflight": ("SingleFlight",),
-    "turn": ("Turn",),
     "jobsteps": (),
-    "jobruns": ("JobLease",),
-    "uniquejob": ("UniqueJob",),
-    "schedule.steps": (),
-    "schedule": ("Schedule", "Tick", "TickRecord"),
+    "ticksteps": (),
     "turnstile": ("Turnstile",),
     "fenced": ("FencedRegister",),
 }
-"""The public names of each module, in the order in which operators see the kinds (`KINDS` of a module)."""
-kinds_are_in(__name__, _MODULES)
+"""The modules that say which kinds there are (`KINDS`), as operators see them, and their public names."""
+_OTHERS: Final[dict[str, tuple[str, ...]]] = {
+    "._infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
+    "._deadlocks": ("Deadlock", "DeadlockedTask"),
+    "._holders": ("HolderInfo",),
+    "jobruns": ("JobLease",),
+    "leaders": ("LeaderInfo",),
+    "leadership": ("Leadership",),
+    "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
+    "rwlock": ("RWLock",),
+    "schedule": ("Schedule", "Tick", "TickRecord"),
+    "serializers": ("JSON", "Serializer"),
+    "singleflight": ("SingleFlight",),
+    "turn": ("Turn",),
+    "uniquejob": ("UniqueJob",),
+}
+kinds_are_in(f"{__name__}.{module}" for module in _OF_KINDS)
 
 
 def load(name: str) -> object:
     """The public class of that name."""
-    (module,) = (module for module, names in _MODULES.items() if name in names)
+    modules = _OF_KINDS | _OTHERS
+    (module,) = (module for module, names in modules.items() if name in names)
     found: object = getattr(importlib.import_module(f".{module}", __name__), name)
     return found

@@ -246,26 +246,19 @@ class Kind(NamedTuple):
     of: str = ""
 
 
-_places: Final[list[tuple[str, Iterable[str]]]] = []
+_modules: Final[list[str]] = []
 _kinds: Final[dict[str, Kind]] = {}
 
 
-def kinds_are_in(package: str, modules: Iterable[str]) -> None:
-    """Says where the kinds are: modules of a package, some of which have `KINDS`.
-
-    They are imported when all kinds are asked for: most programs use few of them.
-    """
-    _places.append((package, modules))
+def kinds_are_in(modules: Iterable[str]) -> None:
+    """Says which modules have `KINDS`. They are imported when all kinds are asked for."""
+    _modules.extend(modules)
 
 
 def kinds() -> Mapping[str, Kind]:
     """All kinds, by name."""
     if not _kinds:
-        every: list[Kind] = []
-        for package, modules in _places:
-            for module in modules:
-                if not module.startswith("."):
-                    every += getattr(importlib.import_module(f"{package}.{module}"), "KINDS", ())
+        every = [kind for module in _modules for kind in importlib.import_module(module).KINDS]
         _kinds.update((kind.name, kind) for kind in every)
     return _kinds
 
