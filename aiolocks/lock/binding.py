@@ -11,7 +11,7 @@ from .claim import Claim
 from .lease import Possession
 from .options import NO_METADATA, check_at_least
 from .queue import Gate
-from .waiter import Attempt, Waiter
+from .waiter import Attempt, FirstAsk, Waiter
 
 if TYPE_CHECKING:
     from ..transport import Answer
@@ -97,23 +97,29 @@ class Binding(Generic[LeaseT]):
         engine = self.engine
         token = self.resource.commands.new_token("", engine.token())
         claim = self._claim(token, self.options.at_least_ms, by_force=by_force)
-        acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
-        acquisition.start()
+        acquisition: Attempt | FirstAsk | Waiter
+        if not once and self.gate.idle:
+            acquisition = FirstAsk(self, claim, blocking_timeout)
+        else:
+            acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
+            acquisition.start()
         try:
             await acquisition.done
         except BaseException:
-            acquisition.leave()
+            (acquisition.waiter or acquisition).leave()
             raise
-        if acquisition.error is not None:
-            # A raised error knows this frame, and so must not be known from here: that would be left to the
-            # garbage collector.
-            error, acquisition.error = acquisition.error, None
-            try:
-                raise error
-            finally:
-                del error
+        acquisition = acquisition.waiter or acquisition
         grant = acquisition.grant
         if grant is None:
+            assert not isinstance(acquisition, FirstAsk), "without a grant it is a waiter"
+            if acquisition.error is not None:
+                # A raised error knows this frame, and so must not be known from here: that would be left to
+                # the garbage collector.
+                error, acquisition.error = acquisition.error, None
+                try:
+                    raise error
+                finally:
+                    del error
             if blocking_timeout is not None:
                 raise acquisition.timed_out(blocking_timeout)
             return None

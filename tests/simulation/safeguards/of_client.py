@@ -18,8 +18,8 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a grant": Safeguard(
         "A grant whose task was cancelled at that moment is given back.",
         python(
-            "lock.waiter:Acquiring.leave",
-            without="self._engine.undo(self.claim, self.target.options.first_ttl)",
+            "lock.waiter:_give_back",
+            without="target.engine.undo(claim, target.options.first_ttl)",
             instead="pass",
         ),
         ALL,
