@@ -384,7 +384,8 @@ class Releasing:
         self._on_end = on_end
         self._followed = corked
         self._waiters: list[asyncio.Future[None]] | None = []
-        self._send(corked=corked)
+        self._call = Call(command, self._replied, self._failed, until=until, on_late=engine.wake_own)
+        engine.send(self._call, corked=corked)
 
     def ended(self) -> asyncio.Future[None]:
         """A future of its own for each who waits for the end."""
@@ -395,20 +396,23 @@ class Releasing:
             self._waiters.append(waiter)
         return waiter
 
-    def _send(self, *, corked: bool = False) -> None:
+    def _send_again(self) -> None:
         wake_own = self._engine.wake_own
         self._call = Call(self._command, self._replied, self._failed, until=self._until, on_late=wake_own)
-        self._engine.send(self._call, corked=corked)
+        self._engine.send(self._call)
 
     def _replied(self, released: Released) -> None:
         call, self._call = self._call, None
         assert call is not None
         self.freed = released.freed or self._repeated or call.unconfirmed
         self.rung = released.rung
-        self.thief = released.thief
-        self.overtaken = self._followed and call.as_eval
+        if released.thief:
+            self.thief = released.thief
+        if self._followed and call.as_eval:
+            self.overtaken = True
         self._finish()
-        self._engine.wake_own(released)
+        if released.rung:
+            self._engine.wake_own(released)
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
@@ -417,7 +421,7 @@ class Releasing:
         pause = self._engine.settings.backoff.maximum
         in_time = self._engine.now() + pause < self._until
         if in_time and fault.transient and not self._engine.closed:
-            self._engine.loop.call_later(pause, self._send)
+            self._engine.loop.call_later(pause, self._send_again)
         else:
             self.fault = fault
             self._finish()
@@ -632,6 +636,11 @@ class Possession:
         thief = None if self.end is None else self.end.stolen_by
         return LockLostError(self.label, self.name, reason, lost=lost, stolen_by=thief)
 
+    def why_ended(self) -> str:
+        """Why it was lost or let go of, for the error of its block."""
+        reason = "" if self.end is None else self.end.reason
+        return f"{self.stop_reason}; {reason}" if self.stop_reason else reason
+
     def not_owned(self) -> LockNotOwnedError:
         """The error for a lease that has ended, and cannot be let go of."""
         assert self.end is not None, "it can be let go of"
@@ -709,8 +718,12 @@ class Possession:
 
     # -- letting go
 
-    async def let_go(self, *, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
-        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
+    async def let_go(self, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
+        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled.
+
+        Args:
+            cancelled_by: The cancellation by which the caller unwinds.
+        """
         releasing = self._releasing
         if releasing is None and self.overdue:
             self.lose(self.why_over())
@@ -723,13 +736,14 @@ class Possession:
             # must be sent right after it.
             self.leave_watch()
             gate, claim = self.gate, self.claim
-            ring = gate.holder_releasing(claim)
+            awaited = gate.awaited
+            ring = not awaited or gate.holder_releasing(claim)
             releasing = self._releasing = Releasing(
                 self.engine,
                 claim.end(ring=ring),
                 until=self.term.deadline,
                 on_end=self._on_released,
-                corked=gate.awaited,
+                corked=awaited,
             )
             gate.holder_gone(claim)
         if cancelled_by is None:
@@ -825,8 +839,7 @@ class Possession:
 
     def leave_watch(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
-        watch: Watching | None = self.watch
-        self.watch = None
+        watch, self.watch = self.watch, None
         if watch is not None:
             watch.end()
 
@@ -979,7 +992,7 @@ class Lease(AsyncOnly):
             BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
         """
         self._possession.ensure_here()
-        error = await self._possession.let_go(cancelled_by=None)
+        error = await self._possession.let_go(None)
         if error is not None:
             raise error
 
@@ -1009,11 +1022,12 @@ class Lease(AsyncOnly):
         possession = self._possession
         if possession.scope is not None:
             raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
-        if possession.remaining() <= 0.0:
+        engine, term, watch = self._engine, possession.term, possession.watch
+        over = term.moment(engine.now(), clocks.steady()) >= term.deadline
+        if over or watch is None or engine.pid != current_pid():
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.why_over())  # the next waiters need not wait for this task
             possession.ensure_held()
-        engine, term, watch = self._engine, possession.term, possession.watch
         cancels = self._on_lost == "cancel"
         possession.scope = scope = BodyScope(engine.loop, cancels=cancels)
         if term.stopping:
@@ -1034,18 +1048,34 @@ class Lease(AsyncOnly):
             label, name = self._possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
             return
+        possession, error = self._possession, None
         cancelled_by_us = scope.leave(exc)
-        self._engine.entered.remove(scope.task, self._possession)
+        self._engine.entered.remove(scope.task, possession)
         try:
-            error = await self._release_on_exit(exc, scope)
+            if possession.end is not DETACHED:
+                if self._engine.pid != current_pid() or not scope.entered_here:
+                    possession.ensure_here()
+                error = await possession.let_go(exc if isinstance(exc, asyncio.CancelledError) else None)
+        except LockNotOwnedError as not_here:  # a fork of the holder
+            error = not_here
+        else:
+            if isinstance(error, LockNotOwnedError):
+                error = possession.loss(possession.why_ended())
         finally:
             scope.ended = True
+        if error is not None or scope.told:
+            self._tell(exc, error, scope, wins=exc is not None and not cancelled_by_us)
+
+    def _tell(
+        self, exc: BaseException | None, error: LockError | None, scope: BodyScope, *, wins: bool
+    ) -> None:
+        """Raises what the exit has to say, or notes it on the exception of the body where that one wins."""
         if scope.told and self._possession.stop_reason and not isinstance(error, LockLostError):
             error = self._stopped(exc, error)
         if error is None:
             return
-        if exc is not None and not cancelled_by_us:
-            note(exc, f"aiolocks: {error}")  # the body's own exception wins
+        if exc is not None and wins:
+            note(exc, f"aiolocks: {error}")
         elif isinstance(error, LockLostError) and self._on_lost == "ignore":
             pass  # the log has it
         else:
@@ -1057,24 +1087,6 @@ class Lease(AsyncOnly):
             return unreleased
         error = self._possession.loss(self._possession.stop_reason)
         error.__cause__ = unreleased
-        return error
-
-    async def _release_on_exit(self, exc: BaseException | None, scope: BodyScope) -> LockError | None:
-        possession = self._possession
-        if possession.end is DETACHED:
-            return None
-        cancelled_by = exc if isinstance(exc, asyncio.CancelledError) else None
-        try:
-            possession.ensure_this_process()
-            if not scope.entered_here:
-                possession.ensure_here()
-            error = await possession.let_go(cancelled_by=cancelled_by)
-        except LockNotOwnedError as not_here:  # a fork of the holder
-            return not_here
-        if isinstance(error, LockNotOwnedError):
-            before = f"{possession.stop_reason}; " if possession.stop_reason else ""
-            reason = "" if possession.end is None else possession.end.reason
-            return self._possession.loss(f"{before}{reason}")
         return error
 
     def __repr__(self) -> str:

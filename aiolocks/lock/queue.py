@@ -559,11 +559,11 @@ class Gate:
             self._engine.undo(self._nobody(), 1.0)
 
     def holder_releasing(self, claim: Claim) -> bool:
-        """A holder is about to release: whether the release is to wake a waiter elsewhere.
+        """A holder is about to release while somebody waits here: whether that is to wake a waiter elsewhere.
 
         If not, then `holder_gone` follows, which makes the head here try right behind it.
         """
-        if not self.awaited or not self.policy.quiet or claim not in self.here:
+        if not self.policy.quiet or claim not in self.here:
             return True
         if self.policy.exclusive and self.here.several:
             return True
@@ -582,7 +582,8 @@ class Gate:
         if self.here.first is None or not self.here.remove(claim) or self.here.closed:
             return
         if self._head is None:
-            self._admit_next()
+            if self._queue or self._beside or self._entering:
+                self._admit_next()
         elif not self.policy.together:
             self._head.prompt("local", in_turn=self._next_in_turn())
 

@@ -550,8 +550,8 @@ class FirstAsk:
     Most acquires are no more than this. Anything but a plain grant makes a `Waiter` of it, in the same step:
     a refusal, a fault, another task that wants the same thing, the end of its task or of the session.
 
-    Invariant: its request has one reader, which is this object or, from then on, its waiter. Both have the same
-    claim and the same future.
+    Invariant: its request has one reader, which is this object or, from then on, its waiter. Both have the
+    same claim and the same future.
 
     Args:
         blocking_timeout: As of `Acquiring`. It needs no timer: its request ends by then.
@@ -613,7 +613,8 @@ class FirstAsk:
             or now - call.sent >= options.dependable
             or clocks.steady() - call.sent_steady >= options.dependable
         ):
-            self.wait()._answered(answer)
+            self.wait()
+            call.on_reply(answer)
             return
         self.call = None
         self.answered_at = now
@@ -624,7 +625,10 @@ class FirstAsk:
             self.done.set_result(None)
 
     def _failed(self, fault: Fault) -> None:
-        self.wait()._failed(fault)
+        call = self.call
+        assert call is not None
+        self.wait()
+        call.on_fault(fault)
 
     def __repr__(self) -> str:
         return f"<FirstAsk for {self.target}>"

@@ -31,8 +31,8 @@ from aiolocks import Session
 
 TTL = 2.0
 PATIENCE = 60.0
-"""Seconds within which a round of a recipe ends, whatever the server does. On an idle machine a round takes one
-or two; all recipes at once keep a small machine so busy that it takes ten."""
+"""Seconds within which a round of a recipe ends, whatever the server does. On an idle machine a round takes
+one or two; all recipes at once keep a small machine so busy that it takes ten."""
 HEADERS = {
     "Authorization": "Bearer ann",
     "X-Customer": "17",
