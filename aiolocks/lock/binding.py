@@ -127,8 +127,7 @@ class Binding(Generic[LeaseT]):
             acquisition.leave()
             raise SessionClosedError("the session was closed while waiting")
         waited = acquisition.answered_at - acquisition.started
-        sent = engine.moment(grant.sent, grant.sent_steady)
-        return self._lease(claim, grant.answer, sent, waited)
+        return self._lease(claim, grant.answer, grant.sent, grant.sent_steady, waited)
 
     def _seized(self, claim: Claim, answer: Answer) -> Answer:
         if isinstance(answer, Granted) and answer.lost:
@@ -157,8 +156,8 @@ class Binding(Generic[LeaseT]):
             held = f"held {in_words((loser,))}"
             self.engine.events.stolen(possession, loser.held_for or 0.0, held)
 
-    def _lease(self, claim: Claim, grant: Granted, sent: float, waited: float) -> LeaseT:
-        possession = Possession(self, claim, grant.fencing_token, sent)
+    def _lease(self, claim: Claim, grant: Granted, sent: float, steady: float, waited: float) -> LeaseT:
+        possession = Possession(self, claim, grant.fencing_token, sent, steady)
         self.gate.here.entrust(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)
         if grant.lost:
@@ -195,5 +194,5 @@ class Binding(Generic[LeaseT]):
             raise LockNotOwnedError(
                 self.label, self.name, "it was adopted before, released, or its ttl has passed"
             )
-        sent = engine.moment(call.sent, call.sent_steady)
-        return self._lease(self._claim(new, at_least_ms), Granted(fencing_token, 0), sent, 0.0)
+        grant = Granted(fencing_token, 0)
+        return self._lease(self._claim(new, at_least_ms), grant, call.sent, call.sent_steady, 0.0)

@@ -529,7 +529,7 @@ class Possession:
     - a lease that was lost is taken back, at most once: the server may still have it, or have it again.
 
     Args:
-        sent: Loop time right before the granted request was sent, as `Context.moment` counts it.
+        sent, steady: When the granted request was sent, as `Call` has it.
 
     Attributes:
         end: How it has ended.
@@ -555,8 +555,10 @@ class Possession:
         claim: Claim,
         fencing_token: int,
         sent: float,
+        steady: float,
     ) -> None:
         engine, options = target.engine, target.options
+        sent, ahead = engine.timed(sent, steady)
         self.claim = claim
         self.engine = engine
         self.fencing_token = fencing_token
@@ -571,7 +573,7 @@ class Possession:
             max_hold=options.max_hold,
             auto_renew=options.auto_renew,
             grace=options.grace,
-            ahead=clocks.steady() - engine.now(),
+            ahead=ahead,
         )
         if engine.hears:
             self.term.ask_by(sent + _ARMED_AFTER)

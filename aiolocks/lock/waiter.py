@@ -359,7 +359,7 @@ class Acquiring(ABC):
         self._let_in(call)
         grant = Grant(answer, call.sent, call.sent_steady)
         ttl = options.first_ttl
-        if now >= engine.moment(call.sent, call.sent_steady) + dependable(ttl):
+        if engine.elapsed((call.sent, call.sent_steady)) >= dependable(ttl):
             # Its time was over before the reply was here: given back.
             engine.undo(self.claim, ttl)
             self._came_late(call, now)
