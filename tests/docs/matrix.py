@@ -27,7 +27,7 @@ PAGE = ROOT / "docs/reference/index.md"
 PRODUCTION = ROOT / "docs/how-to/use-in-production.md"
 BEGIN, END = "<!-- kinds -->\n", "<!-- /kinds -->"
 YES, NO, NONE = "yes", "no", "-"
-PERMISSIONS = "../how-to/use-in-production.md#on-the-server"
+PERMISSIONS = "../how-to/use-in-production.md#set-up-the-server"
 
 
 class Row(NamedTuple):
@@ -123,7 +123,7 @@ def _cells() -> Iterator[tuple[str, ...]]:
         taken = inspect.signature(getattr(aiolocks, row.name)).parameters
         here = asked[row.name]
         yield (
-            f"[`{row.name}`]({row.name.lower()}.md)",
+            f"[`{row.name}`]({_page_of(row.name)})",
             row.at_a_time,
             ", ".join(f"`{name}`" for name, other in asked.items() if other.space == here.space),
             "with `fair=True`" if "fair" in taken else _yes(here.in_order),
@@ -136,6 +136,13 @@ def _cells() -> Iterator[tuple[str, ...]]:
             requests.get(row.measured, NONE),
             permissions.get(row.name, NONE),
         )
+
+
+def _page_of(name: str) -> str:
+    """The page of the reference, and the section where the page has another name."""
+    pages = PAGE.parent.glob("*.md")
+    (page,) = [page for page in pages if f"::: aiolocks.{name}\n" in page.read_text("utf-8")]
+    return page.name if page.stem == name.lower() else f"{page.name}#{name.lower()}"
 
 
 def _yes(true: bool) -> str:
