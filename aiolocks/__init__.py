@@ -31,19 +31,18 @@ if typing.TYPE_CHECKING:
     from ._deadlocks import Deadlock, DeadlockedTask
     from ._holders import HolderInfo
     from ._infos import LockInfo, WaiterInfo
-    from .kinds.fairlock import FairLock
     from .kinds.fenced import FencedRegister
     from .kinds.jobruns import JobLease
     from .kinds.leaders import LeaderInfo
     from .kinds.leadership import Leadership
     from .kinds.limits import Limits
     from .kinds.multilock import MultiLock
+    from .kinds.permits import FairLock, Semaphore
     from .kinds.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
     from .kinds.redlock import Redlock
     from .kinds.reentrant import ReentrantLease, ReentrantLock
     from .kinds.rwlock import RWLock
     from .kinds.schedule import Schedule, Tick, TickRecord
-    from .kinds.semaphore import Semaphore
     from .kinds.serializers import JSON, Serializer
     from .kinds.singleflight import SingleFlight
     from .kinds.spans import SpanLease, SpanLock, UpgradableLease, WriterLease

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from ..lock.acquirable import Acquirable
@@ -11,10 +11,114 @@ from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
-from ..transport.commands.base import NameCommands
-from ..transport.commands.multi import MultiCommands
+from ..transport.answers import Answer, Refused, answer, fencing_token, kept, released, truth
+from ..transport.commands.base import FamilySteps, NameSteps
+from ..transport.commands.family import Family, Kind, Step
+from ..transport.commands.listening import Listener
+from ..transport.commands.lock import FORCE_LOCK, read_locks, told_lock
+from ..transport.commands.snapshots import Holder
+from ..transport.commands.waits import Wanted
+from ..transport.keys import key
+from ..transport.request import Command, Script
 
 _MOST_NAMES: Final = 1000
+
+
+_ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats")
+_HAND_OVER: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats", "hand_over_locks")
+_ANNOTATE: Final = Script("multi_annotate", "forms", "bells", "locks", mid_move="mid_move_multi")
+_ADOPT: Final = Script("multi_adopt", "forms", "bells", "locks", mid_move="mid_move_multi")
+_LOCKED: Final = Script("multi_locked")
+_OWNED: Final = Script("multi_owned", "forms", "bells", "locks", mid_move="mid_move_multi")
+_RELEASE: Final = Script("multi_release", "forms", "bells", "locks", "stolen", mid_move="mid_move_multi")
+_RENEW: Final = Script("multi_renew", "forms", "bells", "locks", "stolen", mid_move="mid_move_multi")
+
+
+SEVERAL: Final = Family(
+    keys="fence queue",
+    values="number",
+    acquire=Step(_ACQUIRE, "number token ttl retention metadata flags"),
+    hand_over=_HAND_OVER,
+    bell_last=True,
+    renew=Step(_RENEW, "number token ttl retention", kept, keys=2),
+    release=Step(_RELEASE, "number token retention ring", released),
+    adopt=Step(_ADOPT, "number old new ttl retention metadata", fencing_token, keys=2),
+    annotate=Step(_ANNOTATE, "token metadata", truth, keys=1),
+    owned=Step(_OWNED, "token", truth, keys=1),
+    locked=Step(_LOCKED, "", truth, keys=1),
+    read=read_locks,
+    passive="fence stolen",
+    force=FORCE_LOCK,
+    forced="nest queue fence",
+)
+KINDS: Final = (Kind(SEVERAL, "multilock", "MultiLock", needs=("zscore",), of="lock"),)
+
+
+@final
+class SeveralSteps(FamilySteps):
+    """The steps by which all locks of these names are acquired, or none.
+
+    Args:
+        part_of: Of more names than these, what tells them from others.
+    """
+
+    __slots__ = ("_names", "_values", "bell", "number")
+
+    family = SEVERAL
+
+    def __init__(
+        self, prefix: str, names: Sequence[str], *, retention_ms: int, session: str, part_of: str = ""
+    ) -> None:
+        super().__init__(retention_ms)
+        self.number = len(names)
+        self._values = (self.number,)
+        self._names = tuple(names)
+        self._keys = tuple(key(prefix, "lock", name, role) for role in ("", *SEVERAL.keys) for name in names)
+        # One bell in all the queues, called after the first name; it lists the others as their keys have
+        # them, so that a script can tell whether it is a bell of its name. The same names always have the
+        # same order.
+        place = f"{prefix}:lock:".encode()
+        others = [lock.removeprefix(place).hex() for lock in self._locks[1:]]
+        listed = ".".join([*others, part_of] if part_of else others)
+        self.bell = key(prefix, "lock", names[0], f"bell.{session}.{listed}")
+
+    @property
+    def _locks(self) -> tuple[bytes, ...]:
+        return self._keys[: self.number]
+
+    def _answer(self, raw: Any) -> Answer:
+        found = answer(raw)
+        if isinstance(found, Refused) and found.told and (which := found.told[1]):
+            found.told = [found.told[0], self._names[which - 1], *found.told[2:]]
+        return found
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        return told_lock(left_ms, lease)
+
+    def endless(self, refused: Refused) -> str:
+        return endless_of_several(refused)
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._keys[2 * self.number :], locks=self._locks)
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._locks)
+
+    def watch(self, command: Command[Any]) -> None:
+        command.watched = command.keys[: self.number]
+
+    def keys(self, *, with_bell: bool) -> tuple[bytes, ...]:
+        """Locks, fences and queues, as the scripts want them."""
+        return self._with_bell() if with_bell else self._keys
+
+
+def endless_of_several(refused: Refused) -> str:
+    """As `NameSteps.endless`: of the names that were refused, the first whose key has no ttl."""
+    name: object = refused.told[1] if refused.told else ""
+    return name if isinstance(name, str) else ""
+
+
+# -- the class
 
 
 @final
@@ -98,9 +202,9 @@ class MultiLock(Acquirable[Lease]):
         return f',"names":{len(self._names)}' if len(self._names) > 1 else ""
 
     def _resource(self, engine: Context) -> Resource:
-        make: Callable[..., NameCommands] = MultiCommands
+        make: Callable[..., NameSteps] = SeveralSteps
         if engine.by_slot:
-            from ..transport.commands.multislot import commands_of as make  # noqa: PLC0415 - few need it
+            from .multislot import steps_of as make  # noqa: PLC0415 - few need it
         commands = make(
             engine.settings.prefix,
             self._names,

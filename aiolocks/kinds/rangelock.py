@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeVar, final
 from ..lock.acquirable import AS_CONFIGURED, Pending, gives_pending
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
 from ..lock.sources import source_of
-from ..transport.commands.spans import Span
-from .spans import SpanClass, SpanLease, SpanLock, WriterLease
+from .spans import Span, SpanClass, SpanLease, SpanLock, WriterLease
 
 Bound = float | int | datetime
 """An end of an interval, to the precision of a double; an aware `datetime` counts as its timestamp."""

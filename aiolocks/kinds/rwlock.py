@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Never, final
 
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown
-from ..transport.commands.spans import Span
-from .spans import EVERYTHING, SpanClass, SpanLease, SpanLock, UpgradableLease, WriterLease
+from .spans import EVERYTHING, Span, SpanClass, SpanLease, SpanLock, UpgradableLease, WriterLease
 
 _SPAN_CLASS: Final = SpanClass("RWLock")
 

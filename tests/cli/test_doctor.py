@@ -403,7 +403,7 @@ def test_the_words_are_those_of_the_page() -> None:
     for kinds, words in re.findall(r"^\| (`[^|]*) \| `(\+.*)` \|$", page, re.MULTILINE):
         for kind in re.findall("`([^`]+)`", kinds):
             listed[kind] = set(words.replace("+", "").split())
-    assert {kind: set(words) for kind, words in access.OTHERS.items()}.items() <= listed.items()
+    assert {kind: set(words) for kind, words in access.others().items()}.items() <= listed.items()
     (line,) = re.findall(r"^ACL SETUSER locks on >secret (.*)$", page, re.MULTILINE)
     appended = re.findall(r"^- `(\+[^`]+)`: ", page, re.MULTILINE)
     complete = {*line.replace("shop", "aiolocks").split(), *" ".join(appended).split()}

@@ -25,6 +25,7 @@ import sqlalchemy as sa
 import yaml
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from aiolocks import Leadership, Session
 from examples.shop import tables
 from tests.conftest import OwnServer
 from tests.support.postgres import postgres_url, running_postgres
@@ -250,7 +251,8 @@ SORTS = ("order", "payment", "prices", "quote", "export", "booking", "change")
 class Faults:
     """What happens to the shop, and that everything is back in time."""
 
-    def __init__(self, shop: Shop, customers: Customers, connection: AsyncConnection) -> None:
+    def __init__(self, redis: str, shop: Shop, customers: Customers, connection: AsyncConnection) -> None:
+        self._redis = redis
         self._shop = shop
         self._customers = customers
         self._connection = connection
@@ -277,6 +279,15 @@ class Faults:
             )
             await asyncio.sleep(0.02)
 
+    async def _worker_waits(self) -> None:
+        """The new worker has begun: it waits for the term of the former one."""
+        async with Session.from_url(self._redis, prefix="shop") as session:
+
+            async def waits() -> bool:
+                return bool(await Leadership(session, "invoices").candidates())
+
+            await eventually(waits, within=30)
+
     async def killed_web(self) -> None:
         self._shop.web[0].signal(signal.SIGKILL)
         dead = self._shop.web.pop(0)
@@ -287,7 +298,7 @@ class Faults:
     async def killed_worker(self) -> None:
         assert self._shop.worker is not None
         former, self._shop.worker = self._shop.worker, await self._shop.start_worker()
-        await asyncio.sleep(1.5)  # it imports, and waits for its turn
+        await self._worker_waits()
         former.signal(signal.SIGKILL)
         await self.back("kill -9 of the worker")
 
@@ -303,6 +314,7 @@ class Faults:
         worker, *web = await asyncio.gather(
             self._shop.start_worker(), self._shop.start_web(), self._shop.start_web()
         )
+        await self._worker_waits()
         for former, new in zip(list(self._shop.web), web, strict=True):
             self._shop.web.append(new)
             self._shop.web.remove(former)
@@ -340,11 +352,11 @@ async def test_its_books_balance_whatever_happens(own_server: OwnServer, tmp_pat
         log = tmp_path / "shop.log"
         async with (
             opened(environment, log) as shop,
-            httpx.AsyncClient(timeout=TTL, limits=alone) as http,
+            httpx.AsyncClient(timeout=5, limits=alone) as http,
             engine.connect() as connection,
         ):
             customers = Customers(shop, http)
-            faults = Faults(shop, customers, connection)
+            faults = Faults(server.url, shop, customers, connection)
             going = [asyncio.create_task(customers.go_on(sort)) for sort in SORTS]
             try:
                 await eventually(lambda: len(customers.last) == len(SORTS), within=20)

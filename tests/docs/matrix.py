@@ -1,14 +1,13 @@
 """The table of kinds and their properties: `python -m tests.docs.matrix` writes docs/reference/index.md.
 
-The properties come from the classes, from the commands that they give a session, from the table of
-permissions and from the measured requests. Only the words of a row are typed.
+The properties come from the registry of kinds, from their classes and from the measured requests. Only the
+words of a row are typed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,14 +16,14 @@ from redis.asyncio import Redis
 
 import aiolocks
 from aiolocks import Session
+from aiolocks.kinds.spans import SpanSteps
 from aiolocks.lock.acquirable import Acquirable
-from aiolocks.transport.commands.spans import SpanCommands
+from aiolocks.transport.commands.family import kinds
 from benchmarks.docs import results
 from benchmarks.model import Report
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/index.md"
-PRODUCTION = ROOT / "docs/how-to/use-in-production.md"
 BEGIN, END = "<!-- kinds -->\n", "<!-- /kinds -->"
 YES, NO, NONE = "yes", "no", "-"
 PERMISSIONS = "../how-to/use-in-production.md#set-up-the-server"
@@ -118,14 +117,17 @@ def _cells() -> Iterator[tuple[str, ...]]:
     yield HEADINGS
     yield ("---",) * len(HEADINGS)
     asked = asyncio.run(_all_asked())
-    requests, permissions = _requests(), _permissions()
+    requests = _requests()
+    registered = {kind.title: kind for kind in kinds().values()}
+    spaces = {title: kind.of or kind.name for title, kind in registered.items()}
     for row in ROWS:
         taken = inspect.signature(getattr(aiolocks, row.name)).parameters
         here = asked[row.name]
+        needs = len(registered[row.name].needs)
         yield (
             f"[`{row.name}`]({_page_of(row.name)})",
             row.at_a_time,
-            ", ".join(f"`{name}`" for name, other in asked.items() if other.space == here.space),
+            ", ".join(f"`{one.name}`" for one in ROWS if spaces[one.name] == spaces[row.name]),
             "with `fair=True`" if "fair" in taken else _yes(here.in_order),
             _yes(here.has_token),
             _yes("ttl" in taken),
@@ -134,7 +136,7 @@ def _cells() -> Iterator[tuple[str, ...]]:
             _yes("replicas" in taken),
             _yes(row.name == "Redlock"),
             requests.get(row.measured, NONE),
-            permissions.get(row.name, NONE),
+            f"[+ {needs}]({PERMISSIONS})" if needs else NONE,
         )
 
 
@@ -150,9 +152,8 @@ def _yes(true: bool) -> str:
 
 
 class Asked(NamedTuple):
-    """What a kind says in a session: the name space of its keys, and properties of its waiters and leases."""
+    """What a kind says in a session."""
 
-    space: str
     in_order: bool
     has_token: bool
 
@@ -164,12 +165,10 @@ async def _all_asked() -> dict[str, Asked]:
 
 def _asked(row: Row, session: Session) -> Asked:
     if row.make is None:
-        return Asked(row.name, False, hasattr(getattr(aiolocks, row.gives, None), "fencing_token"))
-    lock = row.make(session)
-    resource = lock._resource(aiolocks.Lock(session, "n")._engine())
-    space = bytes(resource.commands.bell).decode().split(":")[1].partition(".")[0]
-    in_order = resource.policy.strict or isinstance(resource.commands, SpanCommands)
-    return Asked(space, in_order, has_token=True)  # each of its leases has one
+        return Asked(False, hasattr(getattr(aiolocks, row.gives, None), "fencing_token"))
+    resource = row.make(session)._resource(aiolocks.Lock(session, "n")._engine())
+    in_order = resource.policy.strict or isinstance(resource.commands, SpanSteps)
+    return Asked(in_order, has_token=True)  # each of its leases has one
 
 
 def _requests() -> dict[str, str]:
@@ -177,16 +176,6 @@ def _requests() -> dict[str, str]:
     (costs,) = [one for one in Report.load(results(ROOT / "docs")).results if one.title == "costs"]
     first = costs.figures[0].key
     return {one.contender: f"{one.figures[first].median:.0f}" for one in costs.standings}
-
-
-def _permissions() -> dict[str, str]:
-    """How many commands a user needs besides those of `Lock`."""
-    rows = re.findall(r"^\| (`.+`) \| `(\+[+\w ]+)` \|$", PRODUCTION.read_text("utf-8"), re.MULTILINE)
-    return {
-        kind: f"[+ {len(words.split())}]({PERMISSIONS})"
-        for kinds, words in rows
-        for kind in re.findall(r"`(\w+)`", kinds)
-    }
 
 
 if __name__ == "__main__":

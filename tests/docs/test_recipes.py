@@ -379,7 +379,7 @@ class Crew:
         traces = [f"done{number}-{name}" for number in range(len(calls))]
         self.all[name] = traces or [f"work-{name}" if app else f"done-{name}"]
 
-    async def works(self, what: str, *, within: float = 30) -> None:
+    async def works(self, what: str, *, within: float = 60) -> None:
         """All recipes have worked from now on, in some process."""
         since = time.time()
         missing: list[str] = []
@@ -437,7 +437,7 @@ class Crew:
 
 @pytest.mark.leaves_keys("*")  # of processes that are killed, of queues, of the user
 @pytest.mark.whole
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 async def test_each_recipe_goes_on(own_server: OwnServer, workers: Workers, tmp_path: Path) -> None:
     server = await own_server(port=0, arguments=("--databases", "200"))
     alike, alone = services(server.url), in_order(server.url)
@@ -509,7 +509,7 @@ async def test_each_recipe_goes_on(own_server: OwnServer, workers: Workers, tmp_
             hold.unlink()
             if victim is first:
                 await workers.start(recipes.run, **for_one)
-            await crew.works("a kill", within=40)
+            await crew.works("a kill", within=60)
 
     wrong = crew.told()
     assert not wrong, "\n".join(wrong)

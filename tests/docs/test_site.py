@@ -17,9 +17,10 @@ import pytest
 
 import aiolocks
 from aiolocks.transport import faults
+from aiolocks.transport.commands.family import kinds
 from benchmarks import docs
 from benchmarks.model import Report
-from tests.docs import diagrams, llms, matrix, messages, test_reference
+from tests.docs import diagrams, llms, matrix, messages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -40,13 +41,10 @@ def test_each_page_is_in_the_sidebar() -> None:
     assert sorted(named) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 
 
-UNHELD = {"Turnstile", "FencedRegister"}
-"""Kinds whose callers hold nothing."""
-
-
 def test_the_matrix_of_kinds_is_as_the_code_is_and_has_each_kind() -> None:
     assert matrix.PAGE.read_text("utf-8") == matrix.text(), "write it again: python -m tests.docs.matrix"
-    assert {row.name for row in matrix.ROWS} == {*test_reference.KINDS, "Lock", "Redlock", *UNHELD}
+    made = {kind.title for kind in kinds().values()} - {"Turn"}  # which `SingleFlight.turn` gives
+    assert {row.name for row in matrix.ROWS} == made
 
 
 def test_the_site_names_the_version() -> None:
