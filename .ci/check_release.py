@@ -2,7 +2,7 @@
 """Says whether the tree may be released under a tag, and prints the notes of that release.
 
 `python3 .ci/check_release.py v0.2.0 https://github.com/OWNER/aiolocks` needs Python 3.11 and nothing else.
-It ends with status 1, and a line for each thing to mend, if the tag, the version, the changelog, the status
+It ends with status 1, and a line for each thing to fix, if the tag, the version, the changelog, the status
 in the README and the address of the repository do not agree.
 """
 
@@ -24,7 +24,7 @@ def changes(changelog: str, version: str) -> str | None:
 
 
 def problems(root: Path, tag: str, repository: str) -> list[str]:
-    """The obstacles to a release of the tree under `root`, each with the way to mend it."""
+    """The obstacles to a release of the tree under `root`, each with the way to fix it."""
     version = re.search(r'^__version__ = "(.+)"$', (root / "aiolocks/__init__.py").read_text(), re.MULTILINE)
     changelog = (root / "CHANGELOG.md").read_text()
     urls = tomllib.loads((root / "pyproject.toml").read_text())["project"].get("urls", {})
@@ -51,6 +51,11 @@ def problems(root: Path, tag: str, repository: str) -> list[str]:
         )
     if NOT_YET in " ".join(readme.split()):
         found.append(f"README.md says {NOT_YET!r}: say how it is installed from PyPI")
+    found += [
+        f"{page.name} says 'from a clone': say how it is installed from PyPI"
+        for page in sorted(root.glob("docs/**/*.md"))
+        if "from a clone" in page.read_text("utf-8")
+    ]
     if repository not in urls.values():
         found.append(f"no entry of [project.urls] in pyproject.toml is {repository}: add it as Source")
     return found

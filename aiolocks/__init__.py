@@ -31,7 +31,6 @@ if typing.TYPE_CHECKING:
     from ._deadlocks import Deadlock, DeadlockedTask
     from ._holders import HolderInfo
     from ._infos import LockInfo, WaiterInfo
-    from .kinds.fairlock import FairLock
     from .kinds.fenced import FencedRegister
     from .kinds.jobruns import JobLease
     from .kinds.latch import Latch
@@ -39,16 +38,25 @@ if typing.TYPE_CHECKING:
     from .kinds.leadership import Leadership
     from .kinds.limits import Limits
     from .kinds.multilock import MultiLock
-    from .kinds.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
+    from .kinds.permits import FairLock, Semaphore
     from .kinds.ratelimit import RateDecision, RateLimit
     from .kinds.redlock import Redlock
     from .kinds.reentrant import ReentrantLease, ReentrantLock
-    from .kinds.rwlock import RWLock
     from .kinds.schedule import Schedule, Tick, TickRecord
-    from .kinds.semaphore import Semaphore
     from .kinds.serializers import JSON, Serializer
     from .kinds.singleflight import SingleFlight
-    from .kinds.spans import SpanLease, SpanLock, UpgradableLease, WriterLease
+    from .kinds.spans import (
+        Bound,
+        RangeLease,
+        RangeLock,
+        RangeUpgradableLease,
+        RangeWriterLease,
+        RWLock,
+        SpanLease,
+        SpanLock,
+        UpgradableLease,
+        WriterLease,
+    )
     from .kinds.terms import Term
     from .kinds.turn import Turn
     from .kinds.turnstile import Turnstile

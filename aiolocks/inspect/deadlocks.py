@@ -22,7 +22,7 @@ from .._deadlocks import Deadlock, DeadlockedTask
 from .._infos import KindAndName
 from ..lock.context import Context
 from ..transport import Command
-from ..transport.commands.families.snapshots import Snapshot
+from ..transport.commands.snapshots import Snapshot
 from ..transport.commands.waits import publish
 from .knots import Occupants, in_order, knots, may_wait_for, stuck
 from .looking import pages

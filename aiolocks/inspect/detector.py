@@ -20,7 +20,7 @@ from ..lock.context import Context
 from ..lock.holders import lease_id
 from ..lock.waiter import Waiter
 from ..transport import Call, Fault
-from ..transport.commands.families.snapshots import Snapshot
+from ..transport.commands.snapshots import Snapshot
 from ..transport.commands.waits import publish
 from .deadlocks import EVERY, PATIENCE, Beats, Found, looks_at, occupants_in, suspects_in
 from .knots import Occupants

@@ -10,12 +10,11 @@ from ..lock.context import Context
 from ..lock.holders import described_in, lease_id
 from ..lock.options import lock_name
 from ..lock.stealing import forced, operator_json
-from ..transport.commands.families.snapshots import Snapshot
-from ..transport.commands.inspect import FAMILIES, HOLDABLE
+from ..transport.commands.family import families, holdable, kinds
+from ..transport.commands.snapshots import Snapshot
 from .looking import info
 
 _TRIES: Final = 3
-_SAME_SPACE: Final = {"reentrantlock": "lock", "multilock": "lock"}
 
 
 async def force_release(
@@ -30,11 +29,11 @@ async def force_release(
     name = lock_name(name)
     settings = engine.settings
     described = engine.describe(settings.user_json(settings.metadata), operator_json(by))
-    kinds = HOLDABLE if kind is None else (name_space(kind),)
+    spaces = holdable() if kind is None else (name_space(kind),)
     freed: list[LockInfo] = []
     tokens: set[str] = set()
     try:
-        for one in kinds:
+        for one in spaces:
             snapshot = await _force(engine, one, name, leases, described)
             if snapshot is not None:
                 freed.append(info(one, name, snapshot, engine.settings.prefix))
@@ -45,13 +44,15 @@ async def force_release(
     return freed
 
 
-def name_space(kind: object, among: Collection[str] = HOLDABLE) -> str:
-    """The name space of that kind of lock; checked to be one of these."""
-    given = _SAME_SPACE.get(kind, kind) if isinstance(kind, str) else kind
+def name_space(kind: object, among: Collection[str] | None = None) -> str:
+    """The name space of that kind of lock; checked to be one of these, or of those that can be freed."""
+    same = {one.name: one.of for one in kinds().values() if one.of}
+    among = holdable() if among is None else among
+    given = same.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(given, str):
         raise TypeError(f"kind must be None or a str such as 'semaphore', not {kind!r}")
     if given not in among:
-        raise ValueError(f"kind must be one of {', '.join([*among, *_SAME_SPACE])}, not {kind!r}")
+        raise ValueError(f"kind must be one of {', '.join([*among, *same])}, not {kind!r}")
     return given
 
 
@@ -63,7 +64,7 @@ async def _force(
     In two steps, the second bounded by the fencing tokens that the first has seen: sent again after its reply
     was lost, it does not take the lock from a holder that has come in between.
     """
-    family, prefix = FAMILIES[kind], engine.settings.prefix
+    family, prefix = families()[kind], engine.settings.prefix
     for _ in range(_TRIES):
         (snapshot,) = await engine.ask(family.look(prefix, kind, [name]))
         if not snapshot.stands and not snapshot.problems:

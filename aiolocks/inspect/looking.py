@@ -18,9 +18,9 @@ from ..lock.context import Context
 from ..lock.holders import described_in, holder_info, whereabouts
 from ..lock.options import lock_name
 from ..transport import Command
-from ..transport.commands.families.family import Family
-from ..transport.commands.families.snapshots import Snapshot, Waiter
-from ..transport.commands.inspect import FAMILIES, FIRST, scan, scan_everything
+from ..transport.commands.family import Family, families, kinds
+from ..transport.commands.inspect import FIRST, scan, scan_everything
+from ..transport.commands.snapshots import Snapshot, Waiter
 from ..transport.commands.waits import KIND as WAITS
 from ..transport.keys import ParsedKey, parse, prefix_of
 
@@ -38,10 +38,6 @@ _BY_SLOT: Final = 200
 """The same in a cluster, where each step reads one name."""
 _WAITERS: Final = 100
 """Waiters of a name that are described."""
-_LASTING: Final = ("schedule", "leadership")
-"""Kinds with a history that is of interest while nobody runs or leads."""
-_COUNTED: Final = ("semaphore", "turnstile", "ratelimit", "latch")
-"""Kinds with a number to show."""
 _LITERAL: Final = re.compile(r"\[([*?[])\]")
 
 
@@ -63,7 +59,7 @@ def literal_places(pattern: str) -> list[KindAndName] | None:
     if any(magic in _LITERAL.sub("", pattern) for magic in "*?["):
         return None
     name = _LITERAL.sub(r"\1", pattern)
-    return [(kind, lock_name(name, "pattern")) for kind in FAMILIES] if name else []
+    return [(kind, lock_name(name, "pattern")) for kind in families()] if name else []
 
 
 def matching(pattern: str) -> Callable[[str], object]:
@@ -99,6 +95,7 @@ async def names_under(engine: Context, held: LockInfo) -> tuple[str, ...]:
 async def prefixes_in_use(engine: Context) -> dict[str, int]:
     """Under how many names somebody may hold or wait, by prefix: all that this server has."""
     places: dict[str, set[KindAndName]] = {}
+    known = families()
     cursor: bytes | None = FIRST
     while cursor is not None:
         scanned = await engine.ask(scan_everything(cursor))
@@ -106,7 +103,7 @@ async def prefixes_in_use(engine: Context) -> dict[str, int]:
         for key in scanned.keys:
             prefix = prefix_of(key)
             place = None if prefix is None else parse(prefix, key)
-            family = FAMILIES.get(place.kind) if place is not None else None
+            family = known.get(place.kind) if place is not None else None
             if prefix and place is not None and family is not None and family.shows(place.role):
                 places.setdefault(prefix, set()).add((place.kind, place.name))
     return {prefix: len(places[prefix]) for prefix in sorted(places)}
@@ -122,12 +119,13 @@ class Found:
         foreign: Keys that are not ours, and how they are shown.
     """
 
-    __slots__ = ("_accepts", "_prefix", "_start", "foreign", "lasting", "places")
+    __slots__ = ("_accepts", "_families", "_prefix", "_start", "foreign", "lasting", "places")
 
     def __init__(self, prefix: str, accepts: Callable[[str], object]) -> None:
         self._prefix = prefix
         self._start = len(prefix.encode()) + 1
         self._accepts = accepts
+        self._families = families()
         self.places: dict[KindAndName, bool] = {}
         self.lasting: set[KindAndName] = set()
         self.foreign: dict[bytes, LockInfo] = {}
@@ -136,7 +134,7 @@ class Found:
         """Keys that begin with the prefix."""
         for key in keys:
             place = parse(self._prefix, key)
-            family = FAMILIES.get(place.kind) if place is not None else None
+            family = self._families.get(place.kind) if place is not None else None
             if place is not None and place.kind == WAITS:
                 continue
             if place is None or family is None or not family.knows(place.role):
@@ -148,14 +146,14 @@ class Found:
 
     def _add(self, family: Family, place: ParsedKey) -> None:
         where = place.kind, place.name
-        if place.kind in _LASTING:
+        if kinds()[place.kind].lasting:
             self.lasting.add(where)
         if family.shows(place.role):
             self.places[where] = self.places.get(where, False) or place.role == "queue"
 
 
 def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
-    if place is None or place[0] in FAMILIES:
+    if place is None or place[0] in families():
         return LockInfo(kind=UNKNOWN_KIND, name=text, problem="this key was not written by aiolocks")
     kind, name = place
     return LockInfo(kind=kind, name=name, problem="this version of aiolocks knows no such kind")
@@ -183,13 +181,14 @@ def pages(
 ) -> list[tuple[str, list[str], Command[list[Snapshot]]]]:
     """The requests that read these places: of each, its kind and names."""
     names: dict[str, list[str]] = {}
+    known = families()
     for kind, name in places:
-        if kind in FAMILIES:
+        if kind in known:
             names.setdefault(kind, []).append(name)
     asked: list[tuple[str, list[str], Command[list[Snapshot]]]] = []
     for kind, some in names.items():
-        family = FAMILIES[kind]
-        at_once = 1 if engine.by_slot else max(1, _KEYS // family.keys)  # a step is of one slot
+        family = known[kind]
+        at_once = 1 if engine.by_slot else max(1, _KEYS // family.keys_read)  # a step is of one slot
         asked += [
             (kind, page, family.look(engine.settings.prefix, kind, page, waiters=waiters))
             for page in (some[at : at + at_once] for at in range(0, len(some), at_once))
@@ -229,7 +228,7 @@ def info(kind: str, name: str, snapshot: Snapshot, prefix: str) -> LockInfo:
         name=name,
         holders=tuple(holders),
         waiters=snapshot.waiters,
-        value=snapshot.value if kind in _COUNTED else None,
+        value=snapshot.value if kinds()[kind].shows_value else None,
         problem="; ".join(dict.fromkeys(problems)),
         waiting=tuple(_waiter_info(waiter, snapshot.now_us) for waiter in snapshot.first_waiters),
         kept_for=kept_for,

@@ -1,41 +1,52 @@
-"""The kinds of locks: one public class a file, with the leases that are its own."""
+"""The kinds of locks: one file a family, with its keys, its steps, its public classes and their leases."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Final
 
-_MODULES: Final = {
+from ..transport.commands.family import kinds_are_in
+
+_OF_KINDS: Final[dict[str, tuple[str, ...]]] = {
+    "lock": ("Lock",),
+    "redlock": ("Redlock",),
+    "reentrant": ("ReentrantLease", "ReentrantLock"),
+    "multilock": ("MultiLock",),
+    "permits": ("FairLock", "Semaphore"),
+    "terms": ("Term",),
+    "limits": ("Limits",),
+    "spans": (
+        *("RWLock", "SpanLease", "SpanLock", "UpgradableLease", "WriterLease"),
+        *("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
+    ),
+    "flightsteps": (),
+    "jobsteps": (),
+    "ticksteps": (),
+    "turnstile": ("Turnstile",),
+    "ratelimit": ("RateDecision", "RateLimit"),
+    "latch": ("Latch",),
+    "fenced": ("FencedRegister",),
+}
+"""The modules that say which kinds there are (`KINDS`), as operators see them, and their public names."""
+_OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "._infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
     "._deadlocks": ("Deadlock", "DeadlockedTask"),
     "._holders": ("HolderInfo",),
-    "fairlock": ("FairLock",),
-    "fenced": ("FencedRegister",),
     "jobruns": ("JobLease",),
-    "latch": ("Latch",),
     "leaders": ("LeaderInfo",),
     "leadership": ("Leadership",),
-    "limits": ("Limits",),
-    "multilock": ("MultiLock",),
-    "rangelock": ("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
-    "ratelimit": ("RateDecision", "RateLimit"),
-    "redlock": ("Redlock",),
-    "reentrant": ("ReentrantLease", "ReentrantLock"),
-    "rwlock": ("RWLock",),
     "schedule": ("Schedule", "Tick", "TickRecord"),
-    "semaphore": ("Semaphore",),
     "serializers": ("JSON", "Serializer"),
     "singleflight": ("SingleFlight",),
-    "spans": ("SpanLease", "SpanLock", "UpgradableLease", "WriterLease"),
-    "terms": ("Term",),
     "turn": ("Turn",),
-    "turnstile": ("Turnstile",),
     "uniquejob": ("UniqueJob",),
 }
+kinds_are_in(f"{__name__}.{module}" for module in _OF_KINDS)
 
 
 def load(name: str) -> object:
     """The public class of that name."""
-    (module,) = (module for module, names in _MODULES.items() if name in names)
+    modules = _OF_KINDS | _OTHERS
+    (module,) = (module for module, names in modules.items() if name in names)
     found: object = getattr(importlib.import_module(f".{module}", __name__), name)
     return found

@@ -3,15 +3,64 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Never, cast, final
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Never, cast, final
 
 from ..errors import StaleFenceError
 from ..lock.context import Context
 from ..lock.options import lock_name, reject_unknown
 from ..lock.sources import engine_of, source_of
-from ..transport.commands.fenced import FencedCommands, Form
+from ..transport.commands.checks import wrong_types
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.snapshots import Content, Snapshot
+from ..transport.keys import key
+from ..transport.request import Command, Script
 
+_READ: Final = Script("fenced_read", "forms")
+_WRITE: Final = Script("fenced_write", "forms")
+
+Form = Literal["bytes", "json"]
 _MOST: Final = 2**63 - 1
+
+
+def read_register(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """A register, which stays for ever and is held by nobody. Its content is the user's."""
+    return Snapshot(now_us, stands=bool(found[""]), problems=wrong_types({"": "hash"}, found))
+
+
+REGISTERS: Final = Family(read=read_register, passive="", shallow=True)
+KINDS: Final = (Kind(REGISTERS, "fencedregister", "FencedRegister", needs=("hget", "hlen", "hset")),)
+
+
+@final
+class FencedSteps:
+    """The steps of one register under its name."""
+
+    __slots__ = ("_keys", "_lane")
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self._keys = (key(prefix, "fencedregister", name),)
+        # One lane for all: what a holder writes is not to be overtaken by what it wrote before.
+        self._lane = self._keys[0].decode()
+
+    def write(self, form: Form, value: bytes, fencing_token: int) -> Command[int | None]:
+        """Writes, unless a newer fencing token has written before: None, or that one."""
+        return Command(_WRITE, self._keys, (str(fencing_token), form, value), _newer, lane=self._lane)
+
+    def read(self) -> Command[tuple[Form, bytes] | None]:
+        """The last value that was written, or None."""
+        return Command(_READ, self._keys, (), _written, lane=self._lane)
+
+
+def _newer(raw: Any) -> int | None:
+    return int(raw) if raw else None
+
+
+def _written(raw: Any) -> tuple[Form, bytes] | None:
+    if not raw:
+        return None
+    form, value = raw
+    return ("json" if form == b"json" else "bytes"), value
 
 
 @final
@@ -96,8 +145,8 @@ class FencedRegister:
         form, text = written
         return json.loads(text) if form == "json" else text
 
-    def _commands(self, engine: Context) -> FencedCommands:
-        return FencedCommands(engine.settings.prefix, self._name)
+    def _commands(self, engine: Context) -> FencedSteps:
+        return FencedSteps(engine.settings.prefix, self._name)
 
     def __repr__(self) -> str:
         return f"<FencedRegister {self._name!r}>"

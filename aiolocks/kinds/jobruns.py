@@ -16,7 +16,7 @@ from ..lock.context import Context
 from ..lock.lease import Lease, Possession
 from ..lock.options import Metadata, Options, lock_name, user_metadata, whole_number
 from ..transport import Granted
-from ..transport.commands.jobs import JobCommands, TicketRun
+from .jobsteps import JobSteps, TicketRun
 
 LeaseT = TypeVar("LeaseT", bound=Lease)
 LeaseType = Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
@@ -129,7 +129,7 @@ def run(
     # them apart: each asks for itself, with a bell of its own.
     alone = waiting is not None or ticket_run is not None
     caller = engine.token()[:16] if alone else ""
-    commands = JobCommands(
+    commands = JobSteps(
         engine.settings.prefix,
         key,
         limit=limit,

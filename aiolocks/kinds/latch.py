@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Never, TypeVar, final
+from typing import Any, Final, NamedTuple, Never, TypeVar, final
 
-from ..errors import BackendError, LockError
+from ..errors import BackendError, ConfigurationError, LockError
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.misuse import AsyncOnly
 from ..lock.options import Seconds, lock_name, optional_seconds, reject_unknown, seconds, whole_number
 from ..lock.sources import engine_of, source_of
-from ..transport import BELL_TTL, Call, Command, ignore
-from ..transport.commands.latch import Counted, LatchCommands, Look
+from ..transport.answers import BELL_TTL
+from ..transport.commands.checks import of_others, without_ttl, wrong_types
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.snapshots import Content, Snapshot
+from ..transport.commands.snapshots import whole_number as number_in
+from ..transport.keys import key
+from ..transport.request import Call, Command, Script, ignore
 from .waits import Wait
 
 T = TypeVar("T")
@@ -28,6 +34,118 @@ _MEANT: Final[dict[str, str]] = {
     **dict.fromkeys(("parties", "n", "value"), "count= (how many steps)"),
     **dict.fromkeys(("ex", "expire", "expires", "px"), "ttl= (how long it lasts after its last use)"),
 }
+
+
+# -- On the server.
+
+_SHARED: Final = ("forms", "fence", "latches")
+_WAIT: Final = Script("latch_wait", *_SHARED)
+_COUNT_DOWN: Final = Script("latch_count_down", *_SHARED)
+_RESET: Final = Script("latch_reset", *_SHARED)
+
+
+@final
+class Look(NamedTuple):
+    """What a waiter is told.
+
+    Attributes:
+        open: It may go on.
+        left: What is left to count.
+        opened: When it was opened last, as the server tells it.
+    """
+
+    open: bool
+    left: int
+    opened: str
+
+
+@final
+class Counted(NamedTuple):
+    """What a step has left.
+
+    Attributes:
+        left: What is left to count.
+        rung: The key of which waiters hear, where this step has opened the latch.
+    """
+
+    left: int
+    rung: Sequence[bytes] = ()
+
+
+@final
+class LatchSteps:
+    """The steps of one latch.
+
+    Attributes:
+        news: The key that is deleted when the latch opens.
+    """
+
+    __slots__ = ("_count", "_keys", "_name", "_ttl_ms", "news")
+
+    def __init__(self, prefix: str, name: str, count: int, ttl_ms: int) -> None:
+        self._name = name
+        self._count = count
+        self._ttl_ms = ttl_ms
+        self._keys = (key(prefix, "latch", name),)
+        self.news = key(prefix, "latch", name, "news")
+
+    def listen(self) -> Command[Any]:
+        """The server is to tell when the latch opens next."""
+        return Command(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
+
+    def wait(self, opened: str) -> Command[Look]:
+        """Asks if it is open; `opened` of the first answer, empty before that."""
+        return self._step(_WAIT, self._keys, "", opened, self._look)
+
+    def count_down(self, token: str, n: int) -> Command[Counted]:
+        """Counts n down."""
+        return self._step(_COUNT_DOWN, (*self._keys, self.news), token, n, self._counted)
+
+    def reset(self, token: str, count: int) -> Command[Counted]:
+        """Counts again, from that."""
+        return self._step(_RESET, self._keys, token, count, self._counted)
+
+    def _step(self, script: Script, keys: Any, token: str, last: Any, parse: Any) -> Command[Any]:
+        return Command(script, keys, (token, self._count, self._ttl_ms, last), parse, lane=self._lane)
+
+    @property
+    def _lane(self) -> str:
+        return self.news.decode()
+
+    def _checked(self, raw: Any) -> Any:
+        if int(raw[0]) == -1:
+            raise ConfigurationError(
+                f"the latch {self._name!r} counts from {int(raw[1])}, and not from {self._count}: all who "
+                "use a latch give it the same count"
+            )
+        return raw
+
+    def _look(self, raw: Any) -> Look:
+        through, left, opened = self._checked(raw)
+        return Look(through == 1, int(left), opened.decode())
+
+    def _counted(self, raw: Any) -> Counted:
+        _, left, *rung = self._checked(raw)
+        return Counted(int(left), rung)
+
+
+def read_latch(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """A latch, and what is left to count; 0: it is open."""
+    if wrong := wrong_types({"": "hash"}, found):
+        return Snapshot(now_us, stands=True, problems=wrong)
+    if not (latch := found[""]):
+        return Snapshot(now_us)
+    left = number_in(latch.value.get(b"left"))
+    if left is None or not {b"made", b"opened", b"tokens"} <= set(latch.value):
+        return Snapshot(now_us, stands=True, problems=(of_others(""), *without_ttl(latch, ours=False)))
+    return Snapshot(now_us, value=left, stands=True, problems=without_ttl(latch, ours=True))
+
+
+LATCHES: Final = Family(read=read_latch, passive="news")
+KINDS: Final = (Kind(LATCHES, "latch", "Latch", shows_value=True, needs=("hlen", "hmget", "hset")),)
+
+
+# -- In a program.
 
 
 @final
@@ -155,8 +273,8 @@ class Latch(AsyncOnly):
             waiting = _Waiting(engine, self._commands(engine), min(BELL_TTL, self._ttl / 3), self._ttl)
             await waiting.until_open(wait)
 
-    def _commands(self, engine: Context) -> LatchCommands:
-        return LatchCommands(engine.settings.prefix, self._name, self._count, milliseconds(self._ttl))
+    def _commands(self, engine: Context) -> LatchSteps:
+        return LatchSteps(engine.settings.prefix, self._name, self._count, milliseconds(self._ttl))
 
     @staticmethod
     async def _changed(engine: Context, command: Command[Counted]) -> int:
@@ -190,7 +308,7 @@ class _Waiting:
 
     __slots__ = ("_changed", "_commands", "_engine", "_longest", "_ttl")
 
-    def __init__(self, engine: Context, commands: LatchCommands, longest: float, ttl: float) -> None:
+    def __init__(self, engine: Context, commands: LatchSteps, longest: float, ttl: float) -> None:
         self._engine = engine
         self._commands = commands
         self._longest = longest

@@ -12,8 +12,8 @@ from ..errors import BackendError
 from ..lock.context import Context
 from ..lock.holders import described_in, who_in
 from ..transport import BELL_TTL, ignore
-from ..transport.commands.leadership import Look, Observing, TermFound
 from ..transport.request import Call
+from .terms import Look, Observing, TermFound
 
 log = logging.getLogger("aiolocks.session")
 

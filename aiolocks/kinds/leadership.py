@@ -21,9 +21,9 @@ from ..lock.context import Context
 from ..lock.lease import Possession
 from ..lock.options import Metadata, Options, Seconds, reject_unknown
 from ..transport import Granted
-from ..transport.commands.leadership import KIND, LeadershipCommands, Observing
 from .leaders import LeaderInfo, Observer, leader_of
-from .terms import Candidacy, Term, json_value
+from .permits import PermitSteps
+from .terms import KIND, TERMS, Candidacy, Observing, Term, json_value
 
 if TYPE_CHECKING:  # for operators, and an import takes its time
     from .._infos import WaiterInfo
@@ -343,9 +343,14 @@ class Leadership(Acquirable[Term]):
         self._candidacy = Candidacy()
 
     def _resource(self, engine: Context) -> Resource:
-        commands = LeadershipCommands(
+        commands = PermitSteps(
             engine.settings.prefix,
+            KIND,
             self._name,
+            permits=1,
+            value=None,
+            fair=True,
+            family=TERMS,
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Never, cast, final
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Never, cast, final
+from urllib.parse import quote, unquote
 
 from ..lock.acquirable import Acquirable
 from ..lock.claim import QueuePolicy, Resource
@@ -11,12 +13,206 @@ from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown, whole_number
-from ..transport.commands.limits import KIND, LimitsCommands
+from ..transport.answers import (
+    QUEUE_TTL_MS,
+    Answer,
+    Refused,
+    answer,
+    fencing_token,
+    kept,
+    released,
+    truth,
+)
+from ..transport.commands.base import SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
+from ..transport.commands.checks import of_others, wrong_types
+from ..transport.commands.family import Family, Kind, Step
+from ..transport.commands.listening import Listener
+from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
+from ..transport.commands.waits import Wanted
+from ..transport.keys import keys_of
+from ..transport.request import Command, Script
+from . import permits
 
+KIND: Final = "limits"
 _MANNER: Final = QueuePolicy(strict=True)
 _MOST_KEYS: Final = 8
 LONGEST: Final = 256
 _MOST: Final = 2**31
+
+_SHARED: Final = ("forms", "bells", "fence", "queue", "limits", "lines")
+_ACQUIRE: Final = Script("limits_acquire", *_SHARED)
+_HAND_OVER: Final = Script("limits_acquire", *_SHARED, "hand_over_limits")
+_ANNOTATE: Final = Script("permits_annotate", *_SHARED, mid_move="mid_move_limits")
+_ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_limits")
+_LOCKED: Final = Script("limits_locked", *_SHARED)
+_OWNED: Final = Script("permits_owned", *_SHARED, mid_move="mid_move_limits")
+_RELEASE: Final = Script("permits_release", *_SHARED, "stolen", mid_move="mid_move_limits")
+_RENEW: Final = Script("permits_renew", *_SHARED, "stolen", mid_move="mid_move_limits")
+
+
+# -- keys with their caps, and the holders, as they stand on the server
+
+_ONE: Final = re.compile(r"([^=,]+)=(\d{1,10})")
+
+
+def line_of(caps: Mapping[str, int]) -> str:
+    """The text by which scripts know these keys with their caps: the smallest cap first."""
+    told = sorted((cap, quote(one, safe="").replace(".", "%2E")) for one, cap in caps.items())
+    return ",".join(f"{one}={cap}" for cap, one in told)
+
+
+def caps_of(line: str) -> dict[str, int]:
+    """The keys of a line with their caps, in its order; empty where that is no line."""
+    return {unquote(one): int(cap) for one, cap in _ONE.findall(line)}
+
+
+_LIMITED: Final = re.compile(rb"((?:[^:,=]+=\d{1,10},?)+):(\d{1,16}):(.*)", re.DOTALL)
+_TURN: Final = re.compile(rb"#\d{16}|!\S+ \S+ \d{16}|\S+ \d{16} \S+")
+_FORCE_LIMITS: Final = Script("force_limits", "bells", "stolen", "forcing")
+
+
+def told_limits(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+    """A holder of a permit of each of several keys, as a refusal tells of it; None for what is not ours."""
+    match = _LIMITED.fullmatch(lease)
+    if match is None:
+        return None
+    keys = tuple(caps_of(match[1].decode(errors="replace")).items())
+    return Holder((token.decode(errors="replace"),), int(match[2]), left_ms, match[3], keys=keys)
+
+
+def read_limits(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """Leases of limits. A waiter that was called holds nothing yet."""
+    leases = found["leases"]
+    if isinstance(leases.value, dict):
+        every: dict[bytes, Any] = found["leases"].value
+        counted = {one: lease for one, lease in every.items() if not one.startswith(b"#")}
+        leases = leases._replace(value=counted)
+    snapshot = permits.read_permits(
+        now_us, {"": found[""], "leases": leases, "value": NO_CONTENT}, told=told_limits
+    )._replace(kept=None)
+    turns, wrong = found["turns"], wrong_types({"turns": "zset"}, found)
+    if turns.type == "zset" and not all(map(_TURN.fullmatch, turns.value)):
+        wrong = (of_others("turns"),)
+    problems = (*snapshot.problems, *wrong)
+    return snapshot._replace(stands=bool(snapshot.holders or problems), problems=problems)
+
+
+# -- the steps
+
+LIMITS: Final = Family(
+    keys="leases turns fence queue bell",
+    values="line",
+    acquire=Step(_ACQUIRE, "token ttl retention metadata line seat flags"),
+    hand_over=_HAND_OVER,
+    hand_over_wakes=True,
+    renew=Step(_RENEW, permits.RENEWS, kept),
+    release=Step(_RELEASE, permits.RELEASES, released),
+    adopt=Step(_ADOPT, permits.ADOPTS, fencing_token),
+    annotate=Step(_ANNOTATE, permits.ANNOTATES, truth),
+    owned=Step(_OWNED, "token", truth),
+    locked=Step(_LOCKED, "line", lambda raw: bool(raw[0])),
+    roles="leases turns",
+    read=read_limits,
+    passive="fence turns stolen queue.",
+    seat=SEAT_LENGTH,
+    force=_FORCE_LIMITS,
+    forced="leases queue turns fence",
+)
+
+
+@final
+class Used(NamedTuple):
+    """How much of the limits is in use.
+
+    Attributes:
+        locked: A try now would be refused.
+        held: For each key how many permits are out.
+    """
+
+    locked: bool
+    held: dict[str, int]
+
+
+@final
+class LimitSteps(FamilySteps):
+    """The steps by which a permit of each key is acquired under one name.
+
+    Args:
+        caps: Each key, and how many may hold it.
+    """
+
+    __slots__ = ("_caps", "_line", "_values", "bell")
+
+    family = LIMITS
+    _strict = True
+    _lasts_ms = QUEUE_TTL_MS
+
+    def __init__(
+        self, prefix: str, name: str, caps: Mapping[str, int], *, retention_ms: int, session: str
+    ) -> None:
+        super().__init__(retention_ms)
+        self._caps = caps
+        self._line = line = line_of(caps)
+        self._values = (line,)
+        self._keys = keys_of(
+            prefix, KIND, name, (*LIMITS.keys[:-1], f"bell.{session}.{line}", f"queue.{line}")
+        )
+        self.bell = self._keys[5]
+
+    @property
+    def line(self) -> str:
+        """The keys with their caps, as the scripts know them."""
+        return self._line
+
+    @property
+    def _queues(self) -> tuple[bytes, ...]:
+        return (self._keys[4], self._keys[6])
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._keys[:1], caps=tuple(self._caps.items()))
+
+    def listener(self, token: str) -> Listener:
+        return Listener(
+            self.bell, self._queues, self._seat(token), deadlines=self._keys[:1], beside=self._keys[2:3]
+        )
+
+    def used(self) -> Command[Used]:
+        """How much of it is in use."""
+        return Command(_LOCKED, self._keys, (self._line,), self._used)
+
+    def _used(self, raw: Any) -> Used:
+        held = dict(zip(caps_of(self._line), raw[1:], strict=True))
+        return Used(bool(raw[0]), {one: int(held[one]) for one in self._caps})
+
+    def excluded_by(self, own: Sequence[tuple[NameSteps, str]], refused: Refused) -> bool:
+        """Whether the task itself holds all permits of the key that is full."""
+        if refused.full is None:
+            return False
+        one, cap = refused.full
+        held = {token for steps, token in own if self._holds_too(steps, one)}
+        if told_all(refused):
+            held &= tokens_told(refused)  # the others were lost, and nobody here knows
+        return len(held) >= cap
+
+    def _holds_too(self, other: NameSteps, one: str) -> bool:
+        if not isinstance(other, LimitSteps) or other._keys[0] != self._keys[0]:  # noqa: SLF001
+            return False
+        return one in other._caps  # noqa: SLF001 - its own class, here and above
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        return told_limits(token, left_ms, lease)
+
+    def _answer(self, raw: Any) -> Answer:
+        found = answer(raw)
+        if isinstance(found, Refused) and found.told:
+            for one, cap in caps_of(found.told[1].decode()).items():
+                found.full = one, cap
+                found.detail = f"key {one!r} is full: its cap is {cap}"
+            found.detail = found.detail or "other waiters for these keys go first"
+        return found
+
+
+# -- the class
 
 
 @final
@@ -117,8 +313,8 @@ class Limits(Acquirable[Lease]):
         commands = self._commands(engine)
         return Resource(commands, (KIND, self._name, commands.line), _MANNER)
 
-    def _commands(self, engine: Context) -> LimitsCommands:
-        return LimitsCommands(
+    def _commands(self, engine: Context) -> LimitSteps:
+        return LimitSteps(
             engine.settings.prefix,
             self._name,
             self._keys,
@@ -161,3 +357,6 @@ def checked_keys(keys: object) -> dict[str, int]:
         if len(one.encode()) > LONGEST:
             raise ValueError(f"a key must have at most {LONGEST} bytes in UTF-8, not {len(one.encode())}")
     return found
+
+
+KINDS: Final = (Kind(LIMITS, KIND, "Limits", needs=(*permits.NEEDS, "zrangebylex")),)

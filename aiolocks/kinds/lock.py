@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Never, final
+from typing import Any, ClassVar, Final, Never, final
 
 from ..lock.acquirable import Acquirable
 from ..lock.claim import Resource
@@ -10,7 +10,10 @@ from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown
-from ..transport import LockCommands
+from ..transport.commands.family import Kind
+from ..transport.commands.lock import LOCKS, LockSteps
+
+KINDS: Final = (Kind(LOCKS, "lock", "Lock"),)
 
 
 @final
@@ -97,7 +100,7 @@ class Lock(Acquirable[Lease]):
         return self._name
 
     def _resource(self, engine: Context) -> Resource:
-        commands = LockCommands(
+        commands = LockSteps(
             engine.settings.prefix,
             self._name,
             retention_ms=milliseconds(engine.settings.fence_retention),

@@ -17,7 +17,7 @@ from ..lock.lease import Lease
 from ..lock.notes import note
 from ..lock.options import LARGEST_VALUE, Options
 from ..lock.term import NEVER
-from ..transport.commands.flight import Leaving, Left
+from .flightsteps import Leaving, Left
 from .keeping import Keeping
 from .outcomes import NOT_KEPT, VALUE, Outcome, comes_of_cancellation
 from .runs import GrantTime, ended_at, runs

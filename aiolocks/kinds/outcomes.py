@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, final
 
 from ..errors import RemoteCallError, ResultNotKeptError
-from ..transport.commands.flight import Left
+from .flightsteps import Left
 from .httperrors import answer_of, error_of, told_by
 from .serializers import Serializer
 

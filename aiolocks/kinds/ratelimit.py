@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar, Final, Never, ParamSpec, Self, TypeVar, final
+from typing import Any, ClassVar, Final, NamedTuple, Never, ParamSpec, Self, TypeVar, final
 
 from ..errors import ConfigurationError, LockError, LockTimeoutError, SessionClosedError
 from ..lock.context import Context
@@ -24,15 +25,12 @@ from ..lock.options import (
     whole_number,
 )
 from ..lock.sources import engine_of, source_of
-from ..transport import Command
-from ..transport.commands.ratelimit import (
-    MICROSECOND,
-    ONLY_ASKED,
-    Bucket,
-    RateLimitCommands,
-    Reserved,
-)
+from ..transport.commands.checks import TOKEN, of_others, without_ttl, wrong_types
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.snapshots import Content, Snapshot
+from ..transport.keys import key as key_of
 from ..transport.keys import slot_of
+from ..transport.request import Argument, Command, Script
 from .waits import Wait
 
 P = ParamSpec("P")
@@ -56,6 +54,125 @@ _MEANT: Final[dict[str, str]] = {
     ),
     "capacity": "burst= (how many at once)",
 }
+
+
+# -- On the server.
+
+_ACQUIRE: Final = Script("ratelimit_acquire", "forms", "fence")
+_GIVE_BACK: Final = Script("ratelimit_give_back")
+
+MICROSECOND: Final = 1e6
+"""Microseconds of a second."""
+ONLY_ASKED: Final = -1
+
+
+@final
+class Bucket(NamedTuple):
+    """The figures of one limit.
+
+    Attributes:
+        name: Of the limit.
+        limit: Requests that it admits in the long run in each `per`.
+        per: Seconds.
+        burst: Requests that it admits at once.
+    """
+
+    name: str
+    limit: int
+    per: float
+    burst: int
+
+    @property
+    def interval_us(self) -> float:
+        """Microseconds between two requests, in the long run."""
+        return self.per * MICROSECOND / self.limit
+
+    def left(self, full_us: int) -> int:
+        """How many requests it admits at once if it is full again after so many microseconds."""
+        return left_in(self.burst, self.interval_us, full_us)
+
+
+def left_in(burst: int, interval_us: float, full_us: float) -> int:
+    """How many requests a bucket admits at once if it is full again after so many microseconds."""
+    # The scripts round each request up to a microsecond: what that makes must not count as a request.
+    room = math.ceil(burst * interval_us) - full_us + min(2.0, interval_us / 2)
+    return min(burst, max(0, math.floor(room / interval_us)))
+
+
+@final
+class Reserved(NamedTuple):
+    """The answer of the server.
+
+    Attributes:
+        granted: There is a reservation.
+        waits_us: Of each limit, the microseconds until the moment comes.
+        full_us: Of each limit, the microseconds until its bucket is full again.
+    """
+
+    granted: bool
+    waits_us: Sequence[int]
+    full_us: Sequence[int]
+
+    @property
+    def wait(self) -> float:
+        """Seconds until all limits admit it."""
+        return max(self.waits_us) / MICROSECOND
+
+
+@final
+class RateLimitSteps:
+    """The steps of one limit, or of several at once: all of them or none."""
+
+    __slots__ = ("_figures", "keys")
+
+    def __init__(self, prefix: str, buckets: Sequence[Bucket]) -> None:
+        self.keys = tuple(key_of(prefix, _KIND, bucket.name) for bucket in buckets)
+        figures: list[Argument] = []
+        for bucket in buckets:
+            per_us = math.ceil(bucket.per * MICROSECOND)
+            figures += (repr(bucket.interval_us), bucket.burst, per_us)
+        self._figures = tuple(figures)
+
+    def acquire(self, token: str, n: int, longest_us: int) -> Command[Reserved]:
+        """Reserves the next moment for n requests, if it comes within that time."""
+        return Command(_ACQUIRE, self.keys, (token, n, longest_us, *self._figures), _reserved, lane=token)
+
+    def give_back(self, token: str) -> Command[int]:
+        """Undoes a reservation; see the script."""
+        return Command(_GIVE_BACK, self.keys, (token,), int, lane=token)
+
+
+def _reserved(raw: Any) -> Reserved:
+    granted, *times = (int(number) for number in raw)
+    return Reserved(granted == 1, times[::2], times[1::2])
+
+
+_FIGURES: Final = {b"seen", b"before", b"interval", b"burst"}
+
+
+def read_ratelimit(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """A bucket that is not full: how many requests it would admit now, and how many wait for their moment."""
+    if wrong := wrong_types({"": "zset"}, found):
+        return Snapshot(now_us, stands=True, problems=wrong)
+    if not (entries := found[""]):
+        return Snapshot(now_us)
+    scores = {member: float(score) for member, score in entries.value.items()}
+    ours = all(member in _FIGURES or TOKEN.fullmatch(member) for member in scores)
+    if not ours or not {b"seen", b"interval", b"burst"} <= set(scores) or not scores[b"interval"] > 0:
+        return Snapshot(now_us, stands=True, problems=(of_others(""), *without_ttl(entries, ours=False)))
+    interval, burst = scores.pop(b"interval"), scores.pop(b"burst")
+    room = math.ceil(burst * interval)
+    left = left_in(int(burst), interval, max(0.0, max(scores.values()) - now_us))
+    waiters = sum(score - room > now_us for member, score in scores.items() if member not in _FIGURES)
+    problems = without_ttl(entries, ours=True)
+    return Snapshot(now_us, value=left, waiters=waiters, stands=True, problems=problems)
+
+
+RATE_LIMITS: Final = Family(read=read_ratelimit, passive="")
+KINDS: Final = (Kind(RATE_LIMITS, "ratelimit", "RateLimit", shows_value=True, needs=("zscore",)),)
+
+
+# -- In a program.
 
 
 @final
@@ -198,7 +315,7 @@ class _Limiting(AsyncOnly):
         slept_us = int(answer.wait * MICROSECOND)
         return self._decision(answer._replace(full_us=[max(0, full - slept_us) for full in answer.full_us]))
 
-    async def _take(self, wait: Wait, commands: RateLimitCommands, n: int) -> Reserved:
+    async def _take(self, wait: Wait, commands: RateLimitSteps, n: int) -> Reserved:
         """One request, and the sleep until the moment that it has reserved, if any."""
         engine, token = wait.engine, wait.engine.token()
 
@@ -282,8 +399,8 @@ class _Limiting(AsyncOnly):
                     "holds more"
                 )
 
-    def _commands(self, engine: Context) -> RateLimitCommands:
-        commands = RateLimitCommands(engine.settings.prefix, self._buckets)
+    def _commands(self, engine: Context) -> RateLimitSteps:
+        commands = RateLimitSteps(engine.settings.prefix, self._buckets)
         if engine.by_slot and len({slot_of(key) for key in commands.keys}) > 1:
             raise ConfigurationError(
                 f"the limits {self.name!r} are in several slots of the cluster, and one request has keys of "

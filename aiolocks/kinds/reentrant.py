@@ -15,11 +15,114 @@ from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease, Possession
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
-from ..transport import Granted
-from ..transport.commands.reentrant import ReentrantCommands
+from ..transport.answers import Answer, Granted, Refused, answer, fencing_token, kept, released, truth
+from ..transport.commands.base import FamilySteps, tells_no_end
+from ..transport.commands.family import Family, Kind, Step
+from ..transport.commands.listening import Listener
+from ..transport.commands.lock import FORCE_LOCK, read_locks, told_lock
+from ..transport.commands.snapshots import Holder
+from ..transport.commands.waits import Wanted
+from ..transport.keys import key, keys_of
+from ..transport.request import Script
 
 _ids: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], str]] = weakref.WeakKeyDictionary()
 """The ids of tasks as owners: the same in every lock, so that any object for a name nests."""
+
+
+_SHARED: Final = ("forms", "bells", "fence", "locks", "nest")
+_ACQUIRE: Final = Script("reentrant_acquire", *_SHARED, "seats")
+_HAND_OVER: Final = Script("reentrant_acquire", *_SHARED, "seats", "hand_over_nest")
+_ANNOTATE: Final = Script("reentrant_annotate", *_SHARED, mid_move="mid_move_nest")
+_ADOPT: Final = Script("reentrant_adopt", *_SHARED, mid_move="mid_move_nest")
+_LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks")
+_OWNED: Final = Script("reentrant_owned", *_SHARED, mid_move="mid_move_nest")
+_RELEASE: Final = Script("reentrant_release", *_SHARED, "stolen", mid_move="mid_move_nest")
+_RENEW: Final = Script("reentrant_renew", *_SHARED, "stolen", mid_move="mid_move_nest")
+_STEAL: Final = Script("reentrant_steal", *_SHARED, "stolen")
+
+OWNER_LENGTH: Final = 32
+
+
+def _stolen(raw: Any) -> Answer:
+    return Granted(int(raw[1]), raw[2], lost=raw[3], depth=raw[4])
+
+
+def _granted(raw: Any) -> Answer:
+    if raw[0]:
+        return Granted(int(raw[1]), raw[2], depth=raw[3])
+    return answer(raw)
+
+
+NESTED: Final = Family(
+    keys="fence queue nest",
+    values="owner",
+    acquire=Step(_ACQUIRE, "token ttl retention metadata flags", _granted),
+    hand_over=_HAND_OVER,
+    bell_last=True,
+    renew=Step(_RENEW, "token ttl retention", kept),
+    release=Step(_RELEASE, "token retention ring", released),
+    # The metadata beside the lock are those of the lease that took it first.
+    adopt=Step(_ADOPT, "old new ttl retention", fencing_token),
+    annotate=Step(_ANNOTATE, "token metadata", truth),
+    owned=Step(_OWNED, "token", truth),
+    locked=Step(_LOCKED, "owner", truth, keys=1),
+    steal=Step(_STEAL, "token ttl retention metadata", _stolen),
+    roles="nest",
+    read=read_locks,
+    passive="fence stolen",
+    force=FORCE_LOCK,
+    forced="nest queue fence",
+)
+KINDS: Final = (Kind(NESTED, "reentrantlock", "ReentrantLock", needs=("zrangebyscore", "zscore"), of="lock"),)
+
+
+@final
+class ReentrantSteps(FamilySteps):
+    """The steps of one lock for one owner. A token begins with its owner.
+
+    Args:
+        owner: An id of 32 hexadecimal characters.
+        apart: Waits apart from the waiters for the simple lock of this name.
+    """
+
+    __slots__ = ("_name", "_owner", "_values", "bell")
+
+    family = NESTED
+
+    def __init__(
+        self, prefix: str, name: str, *, owner: str, apart: bool, retention_ms: int, session: str
+    ) -> None:
+        super().__init__(retention_ms)
+        self._name = name
+        self._owner = owner
+        self._values = (owner,)
+        self._keys = keys_of(prefix, "lock", name, NESTED.keys)
+        self.bell = key(prefix, "lock", name, f"bell.{session}" + (f".{owner[:16]}" if apart else ""))
+
+    @property
+    def nests(self) -> bool:
+        return True
+
+    def owner(self, token: str) -> str:
+        return token[:OWNER_LENGTH]
+
+    def new_token(self, old: str, fresh: str) -> str:
+        return (old[:OWNER_LENGTH] or self._owner) + fresh
+
+    def endless(self, refused: Refused) -> str:
+        return self._name if tells_no_end(refused) else ""
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._keys[2:3], owner=self.owner(token), locks=self._keys[:1])
+
+    def wanted(self) -> Wanted:
+        return Wanted(self._keys[:1])
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        return told_lock(left_ms, lease)
+
+
+# -- the classes
 
 
 @final
@@ -159,7 +262,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         self._of_tasks = weakref.WeakKeyDictionary()
 
     def _resource(self, engine: Context) -> Resource:
-        commands = ReentrantCommands(
+        commands = ReentrantSteps(
             engine.settings.prefix,
             self._name,
             owner=self._owner,

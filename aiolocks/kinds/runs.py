@@ -12,7 +12,7 @@ from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Options
 from ..lock.term import NEVER
-from ..transport.commands.flight import FlightCommands, Left
+from .flightsteps import FlightSteps, Left
 
 
 def runs(
@@ -25,12 +25,12 @@ def runs(
     fingerprint: str,
     ahead: float = 0.0,
     anew: int | None = None,
-) -> tuple[FlightCommands, Binding[Lease]]:
+) -> tuple[FlightSteps, Binding[Lease]]:
     """The way in which the tasks of one session ask for one run.
 
-    `ahead` and `anew` are those of `FlightCommands`.
+    `ahead` and `anew` are those of `FlightSteps`.
     """
-    commands = FlightCommands(
+    commands = FlightSteps(
         engine.settings.prefix,
         kind,
         name,

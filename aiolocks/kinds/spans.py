@@ -1,4 +1,4 @@
-"""The common part of reader-writer locks on everything and on intervals: modes, and leases that can change.
+"""Readers and writers, of everything or of intervals: spans of the real numbers, held in three modes.
 
 A `RWLock` is a `RangeLock` on (-inf, inf), in a name space of its own.
 """
@@ -6,10 +6,13 @@ A `RWLock` is a `RangeLock` on (-inf, inf), in a name space of its own.
 from __future__ import annotations
 
 import functools
+import math
+import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Never, TypeVar, final
 
 from ..errors import LockLostError
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
@@ -18,13 +21,295 @@ from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease, Possession
-from ..lock.options import Options, Seconds, optional_seconds, reject_unknown
+from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, optional_seconds, reject_unknown
+from ..lock.sources import source_of
 from ..transport import Granted
-from ..transport.commands.spans import Span, SpanCommands
+from ..transport.answers import (
+    BELL_TTL_MS,
+    Answer,
+    Refused,
+    answer,
+    fencing_token,
+    kept,
+    released,
+    truth,
+)
+from ..transport.commands.base import NO_SEAT, SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
+from ..transport.commands.checks import ID, after, not_ours, without_ttl, wrong_types
+from ..transport.commands.family import Family, Kind, Step
+from ..transport.commands.listening import Listener
+from ..transport.commands.snapshots import Content, Holder, Place, Snapshot, whole_number
+from ..transport.commands.waits import Wanted
+from ..transport.keys import keys_of
+from ..transport.request import Command, Script
 
 LeaseT = TypeVar("LeaseT", bound="SpanLease")
 
 EVERYTHING: Final = ("-inf", "inf")
+
+_SHARED: Final = ("forms", "bells", "fence", "queue", "spans")
+_ACQUIRE: Final = Script("spans_acquire", *_SHARED, "ours")
+_HAND_OVER: Final = Script("spans_acquire", *_SHARED, "ours", "hand_over_spans")
+_ANNOTATE: Final = Script("spans_annotate", *_SHARED, mid_move="mid_move_spans")
+_ADOPT: Final = Script("spans_adopt", *_SHARED, mid_move="mid_move_spans")
+_CHANGE: Final = Script("spans_change", *_SHARED)
+_LOCKED: Final = Script("spans_locked", *_SHARED, "ours")
+_OWNED: Final = Script("spans_owned", *_SHARED, mid_move="mid_move_spans")
+_RELEASE: Final = Script("spans_release", *_SHARED, "stolen", mid_move="mid_move_spans")
+_RENEW: Final = Script("spans_renew", *_SHARED, "stolen", mid_move="mid_move_spans")
+
+
+_SIDES: Final = ("readers", "upgradables", "writers", "reservations", "turns", "calls", "places")
+_ENDS: Final = " ".join(f"{side}.{end}" for side in _SIDES for end in "ab")
+_FORGET_EVERY: Final = 4
+_RESERVED: Final = -4
+"""In the place of the time that a lease has left: a writer that waits goes first, and keeps readers out."""
+
+
+# -- the holders and those who wait, as they stand on the server
+
+_SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
+_WAITING: Final = re.compile(rb"([uw]) (\S+) (\S+) (\S) (\S+)")
+"""Of a writer or an upgradable that waits."""
+_FIRST_SEAT: Final = NO_SEAT.encode()
+_NAMES: Final = {b"r": "reader", b"u": "upgradable", b"w": "writer"}
+_FORCE_SPANS: Final = Script("force_spans", "bells", "stolen", "forcing")
+
+
+def told_span(token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+    """A holder of a span, as a refusal tells of it; None for what is not ours."""
+    match = _SPAN.fullmatch(lease)
+    a, b = (_bound(match[2]), _bound(match[3])) if match is not None else (None, None)
+    if match is None or a is None or b is None:
+        return None
+    holder = Holder((token.decode(errors="replace"),), int(match[4]), left_ms, match[5])
+    return holder._replace(mode=_NAMES[match[1]], span=(a, b))
+
+
+def read_spans(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """Spans, in three modes."""
+    sides = tuple(found.keys() - {"", "ends", "waits", "queue", "fence", "stolen"})
+    if wrong := wrong_types({"": "hash", "ends": "zset", "waits": "zset"}, found):
+        return Snapshot(now_us, stands=True, problems=wrong)
+    spans: dict[bytes, bytes] = found[""].value if found[""] else {}
+    ends: dict[bytes, bytes] = found["ends"].value if found["ends"] else {}
+    waits: dict[bytes, bytes] = found["waits"].value if found["waits"] else {}
+    queue: dict[bytes, bytes] = found["queue"].value if found["queue"].type == "zset" else {}
+    holders: list[Holder] = []
+    foreign = wrong_types(dict.fromkeys(sides, "zset"), found) + not_ours(
+        found, ("", "ends", "waits", *sides)
+    )
+    problems = list(foreign)
+    for token, left_ms in after(found["ends"], now_us).items():
+        if ID.fullmatch(token) is None:
+            continue
+        holder = told_span(token, left_ms, spans.get(token, b""))
+        if holder is None:
+            problems.append("half of a lease is missing")
+        else:
+            holders.append(holder)
+    if any(map(ID.fullmatch, spans.keys() - ends.keys() - waits.keys())):
+        problems.append("half of a lease is missing")
+    problems += without_ttl(found[""], found["ends"], ours=not foreign)
+    return Snapshot(
+        now_us,
+        tuple(holders),
+        stands=bool(holders or problems),
+        problems=tuple(dict.fromkeys(problems)),
+        places=tuple(_places(spans, waits, queue, now_us // 1000)),
+    )
+
+
+def _places(
+    spans: Mapping[bytes, bytes], waits: Mapping[bytes, bytes], queue: Mapping[bytes, bytes], now_ms: int
+) -> Iterator[Place]:
+    for bell, until in waits.items():
+        match, until_ms = _WAITING.fullmatch(spans.get(bell, b"")), whole_number(until)
+        a, b = (_bound(match[2]), _bound(match[3])) if match is not None else (None, None)
+        if match and a is not None and b is not None and until_ms is not None and until_ms > now_ms:
+            asked = whole_number(queue.get(bell + _FIRST_SEAT))
+            yield Place(
+                bell,
+                until_ms,
+                (a, b),
+                match[5].decode(errors="replace").removesuffix("-"),
+                mode=match[1].decode(),
+                asked=math.inf if asked is None else asked,
+                reserved=match[4] == b"p",
+            )
+
+
+def _bound(text: bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# -- the steps
+
+SPANS: Final = Family(
+    keys=f"ends waits fence queue {_ENDS} bell",
+    values="mode a b under marks none",
+    acquire=Step(_ACQUIRE, "token ttl retention metadata mode a b under marks seat flags"),
+    hand_over=_HAND_OVER,
+    hand_over_wakes=True,
+    renew=Step(_RENEW, "token ttl retention seat", kept),
+    release=Step(_RELEASE, "token retention seat ring", released),
+    adopt=Step(_ADOPT, "old new ttl retention metadata mode a b none", fencing_token),
+    annotate=Step(_ANNOTATE, "token metadata", truth),
+    owned=Step(_OWNED, "token none", truth),
+    locked=Step(_LOCKED, "mode a b under none", truth),
+    roles=f"ends waits {_ENDS} queue",
+    read=read_spans,
+    passive=f"fence stolen {_ENDS}",
+    seat=SEAT_LENGTH,
+    force=_FORCE_SPANS,
+    forced=f"ends queue waits fence {_ENDS}",
+)
+
+
+class Span(NamedTuple):
+    """A closed interval that is wanted or held in one of the modes.
+
+    Attributes:
+        mode: `"r"`, `"u"` or `"w"`.
+        a: Its left end, as Redis reads it.
+        b: Its right end.
+    """
+
+    mode: str
+    a: str
+    b: str
+
+    def within(self, other: Span) -> bool:
+        """Whether it is a part of the other."""
+        return float(other.a) <= float(self.a) and float(self.b) <= float(other.b)
+
+    def excludes(self, other: Span) -> bool:
+        """Whether not both can be held at a time."""
+        overlap = float(other.a) <= float(self.b) and float(self.a) <= float(other.b)
+        modes = {self.mode, other.mode}
+        return overlap and ("w" in modes or modes == {"u"})
+
+
+@final
+class Changed(NamedTuple):
+    """The effect of a change of a span.
+
+    Attributes:
+        held: The token holds.
+        part: Whether the span that was asked for was part of the one that it held.
+        rung: The bells of the waiters that were woken.
+    """
+
+    held: bool
+    part: bool
+    rung: tuple[bytes, ...]
+
+
+@final
+class SpanSteps(FamilySteps):
+    """The steps by which one span is acquired and held.
+
+    Args:
+        kind: The kind whose name space it is.
+        under: The token of the upgradable that will be upgraded; empty when there is none.
+        longest_sleep_ms: After which a waiter asks again, at the latest.
+        interval: The span as users know it, if it is one of a range.
+    """
+
+    __slots__ = ("_joins", "_label", "_marks_ms", "_name", "_span", "_under", "_values", "bell", "interval")
+
+    family = SPANS
+
+    def __init__(
+        self,
+        prefix: str,
+        kind: str,
+        name: str,
+        span: Span,
+        *,
+        label: str,
+        under: str = "",
+        retention_ms: int,
+        longest_sleep_ms: int,
+        session: str,
+        interval: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__(retention_ms)
+        self._label = label
+        self._name = name
+        self._span = span
+        self.interval = interval
+        self._under = under or "-"
+        self._marks_ms = max(BELL_TTL_MS, _FORGET_EVERY * longest_sleep_ms)
+        who = f"{session}.{span.mode}.{span.a}_{span.b}" + (f".{under[:16]}" if under else "")
+        self._keys = keys_of(prefix, kind, name, (*SPANS.keys[:-1], f"bell.{who}"))
+        self.bell = self._keys[-1]
+        self._values = (*span, self._under, self._marks_ms, NO_SEAT)
+        # Readers enter together. An upgrade may be refused for good, and that answer has no bells.
+        self._joins = span.mode != "r" and not under
+
+    @property
+    def lingers(self) -> float:
+        return self._marks_ms / 1000
+
+    def wanted(self) -> Wanted:
+        return Wanted(
+            self._keys[:1],
+            span=(self._span.mode, self._span.a, self._span.b),
+            under=self._under.removesuffix("-"),
+        )
+
+    def listener(self, token: str) -> Listener:
+        spans, ends, waits = self._keys[:3]
+        marks = (waits, spans, ends, *self._keys[11:19])
+        return Listener(
+            self.bell, self._keys[4:5], NO_SEAT, deadlines=(ends, waits), marks=marks, marks_ms=self._marks_ms
+        )
+
+    def change(self, token: str, span: Span) -> Command[Changed]:
+        """Holds that part of it from now on, or as a reader what it held as a writer."""
+        return Command(_CHANGE, self._keys, (token, *span, NO_SEAT), _changed, lane=token)
+
+    def excluded_by(self, own: Sequence[tuple[NameSteps, str]], refused: Refused) -> bool:
+        """Whether one of them is in the way, or in that of a writer who waits and goes first."""
+        wanted, told, all_told = self._span, tokens_told(refused), told_all(refused)
+        for steps, token in own:
+            span = self._span_beside(steps)
+            if span is None or token == self._under:
+                continue
+            if wanted.excludes(span):
+                if token in told or not all_told:  # else it was lost, and nobody here knows
+                    return True
+            elif refused.reserved and wanted.mode != "w" and wanted.within(span):
+                return True  # a writer has reserved what this wants, and waits for what is held of it here
+        return False
+
+    def _span_beside(self, other: NameSteps) -> Span | None:
+        """The span of those, if it is of this name."""
+        if not isinstance(other, SpanSteps) or other._keys[0] != self._keys[0]:  # noqa: SLF001
+            return None
+        return other._span  # noqa: SLF001 - its own class, here and above
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        return told_span(token, left_ms, lease)
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[:2] == [0, -3]:
+            raise LockLostError(self._label, self._name, "the upgradable lease does not hold it any more")
+        answered = answer(raw)
+        if isinstance(answered, Refused):
+            answered.reserved = raw[1] == _RESERVED
+        return answered
+
+
+def _changed(raw: Any) -> Changed:
+    return Changed(held=raw[0] != 0, part=raw[0] != -1, rung=tuple(raw[1:]))
+
+
+# -- the classes
 
 _MANNERS: Final = {
     "r": QueuePolicy(together=True),
@@ -60,9 +345,9 @@ class SpanClass:
         """The name of it in messages."""
         return f"{self.lock}.{_MODES[span.mode]}"
 
-    def commands(self, engine: Context, name: str, span: Span, *, under: str = "") -> SpanCommands:
+    def commands(self, engine: Context, name: str, span: Span, *, under: str = "") -> SpanSteps:
         """The steps of a span in a session, as an upgrade if it is `under` an upgradable's token."""
-        return SpanCommands(
+        return SpanSteps(
             engine.settings.prefix,
             self.kind,
             name,
@@ -275,3 +560,388 @@ class UpgradableLease(SpanLease):
         """
         reject_unknown("upgrade()", unknown, positional=positional)
         return self._upgrading(WriterLease, self._span._replace(mode="w"), blocking_timeout)
+
+
+_EVERYTHING: Final = SpanClass("RWLock")
+
+
+@final
+class RWLock:
+    """Many readers at a time, or one writer; beside readers one upgradable holder, which may become a writer.
+
+    ```python
+    lock = RWLock(redis, "catalogue")
+    async with lock.reader:
+        ...                                     # beside other readers
+    async with lock.writer:
+        ...                                     # alone
+    async with lock.upgradable as lease:
+        plan = await read()                     # beside readers, and nobody else can write
+        async with lease.upgrade() as writer:   # waits for the readers inside to leave
+            await write(plan, writer.fencing_token)
+    ```
+
+    | inside | a reader | an upgradable | a writer |
+    |---|---|---|---|
+    | reader | enters | enters | waits |
+    | upgradable | enters | waits | waits |
+    | writer | waits | waits | waits |
+
+    Writers and upgradables enter in the order of asking. While nothing but readers is in the way of a writer
+    that waits, it *reserves*: new readers wait, those inside leave, and the writer enters. When it leaves,
+    the readers that waited meanwhile enter before the next writer does. So neither side starves. Behind an
+    upgradable, a writer that waits keeps no reader out. A place in the order has a lease of its own, 2 s: a
+    waiter that dies holds up nobody for longer.
+
+    A reader inside a reader of the same task can deadlock: if a writer has reserved between the two, the
+    inner one waits for the writer, and the writer for the outer one. The task then gets a `DeadlockError`.
+    Pass the lease on instead.
+
+    Options that have no text here are those of `Lock`.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_reader", "_upgradable", "_writer")
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Metadata | None = None,
+        grace: Seconds = 0.0,
+        replicas: int = 0,
+        **unknown: Never,
+    ) -> None:
+        reject_unknown("RWLock", unknown)
+        options = Options.checked(
+            ttl=ttl,
+            blocking_timeout=blocking_timeout,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+            grace=grace,
+            replicas=replicas,
+        )
+
+        def mode(letter: str, lease_type: Any) -> Any:
+            span = Span(letter, *EVERYTHING)
+            return SpanLock(client, name, options, span_class=_EVERYTHING, span=span, lease_type=lease_type)
+
+        self._reader: SpanLock[SpanLease] = mode("r", SpanLease)
+        self._upgradable: SpanLock[UpgradableLease] = mode("u", UpgradableLease)
+        self._writer: SpanLock[WriterLease] = mode("w", WriterLease)
+
+    @property
+    def name(self) -> str:
+        """Name of the lock."""
+        return self._reader.name
+
+    @property
+    def reader(self) -> SpanLock[SpanLease]:
+        """Shared with other readers and with the upgradable holder."""
+        return self._reader
+
+    @property
+    def upgradable(self) -> SpanLock[UpgradableLease]:
+        """Beside readers, one at a time; its lease has `upgrade()`."""
+        return self._upgradable
+
+    @property
+    def writer(self) -> SpanLock[WriterLease]:
+        """Alone; its lease has `downgrade()`."""
+        return self._writer
+
+    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
+
+        def __getattr__(self, name: str) -> Never:
+            raise AttributeError(
+                f"RWLock has no attribute {name!r}: what is acquired is its .reader, .upgradable or .writer"
+            )
+
+    def __repr__(self) -> str:
+        return repr(self._reader).replace(".reader", "", 1)
+
+
+Bound = float | int | datetime
+"""An end of an interval, to the precision of a double; an aware `datetime` counts as its timestamp."""
+
+_EXACT: Final = 2**53
+
+
+class RangeLease(SpanLease):
+    """A lease on an interval."""
+
+    __slots__ = ()
+
+    async def shrink(self, lo: Bound, hi: Bound) -> None:
+        """Keeps that part of the interval, and gives back the rest without letting go of this.
+
+        It never grows. Leave an upgrade of a part before you give that part back.
+
+        Args:
+            lo: Lower end, not below that of before.
+            hi: Upper end, not above that of before.
+
+        Raises:
+            ValueError: It is not part of what is held.
+            RuntimeError: Some of the part to give back is upgraded.
+            LockLostError: It is no longer ours.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+
+        After a cancellation or an error the server may have done it or not; asked again, it does what is
+        left.
+        """
+        await self._become(self._within(self._part(self._span.mode, lo, hi)))
+
+    def _part(self, mode: str, lo: Bound, hi: Bound) -> Span:
+        assert self._span_class.part is not None
+        return self._span_class.part(mode, lo, hi)
+
+    def _within(self, part: Span) -> Span:
+        if not part.within(self._span):
+            show = self._span_class.show
+            raise ValueError(f"{show(part).strip()} is no part of what is held:{show(self._span)}")
+        return part
+
+
+@final
+class RangeWriterLease(RangeLease, WriterLease):
+    """The lease of a writer on an interval."""
+
+    __slots__ = ()
+
+
+@final
+class RangeUpgradableLease(RangeLease):
+    """The lease of the one upgradable holder of an interval beside its readers."""
+
+    __slots__ = ()
+
+    @gives_pending
+    def upgrade(  # noqa: D417 - there are no unknown arguments to describe
+        self,
+        lo: Bound | None = None,
+        hi: Bound | None = None,
+        *positional: Never,
+        blocking_timeout: Seconds | None = AS_CONFIGURED,
+        **unknown: Never,
+    ) -> Pending[RangeWriterLease]:
+        """A writer for a while, on a part of the interval or on all of it; see `UpgradableLease.upgrade`.
+
+        Readers of the rest of the interval are not disturbed.
+
+        Args:
+            lo: Lower end of the part; None for that of the interval.
+            hi: Upper end of the part; None for that of the interval.
+            blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
+
+        Raises:
+            ValueError: It is not part of what is held.
+            LockLostError: The upgradable lease is no longer ours.
+            LockTimeoutError: Not acquired within `blocking_timeout`; the upgradable lease is held as before.
+            DeadlockError, BackendError, SessionClosedError: As `acquire` does.
+
+        Cancelled at any point, no writer stays; the upgradable lease is held as before.
+        """
+        reject_unknown("upgrade()", unknown, positional=positional)
+        part = self._part("w", -math.inf if lo is None else lo, math.inf if hi is None else hi)
+        if lo is None:
+            part = part._replace(a=self._span.a)
+        if hi is None:
+            part = part._replace(b=self._span.b)
+        return self._upgrading(RangeWriterLease, self._within(part), blocking_timeout)
+
+
+@final
+class RangeLock:
+    """Many readers or one writer on each interval of real numbers, with the modes of `RWLock`.
+
+    Holders of intervals that do not overlap do not exclude each other.
+
+    ```python
+    pages = RangeLock(redis, "book:7")
+    async with pages.writer(10, 20):            # 10 up to, but without, 20
+        ...
+    async with pages.upgradable(0, 100) as lease:
+        ...                                     # read all of it, beside readers
+        async with lease.upgrade(40, 45):
+            ...                                 # write a part
+        await lease.shrink(40, 60)              # the rest is free for others; this was never let go of
+    ```
+
+    Ends are `int`, `float` or aware `datetime`, infinite ones allowed, all to the precision of a double: an
+    `int` beyond 2**53 that a double cannot hold is refused, a `datetime` of our times is exact to the
+    microsecond.
+
+    Readers and writers that wait for each other take turns, and writers and upgradables enter in the order of
+    asking, as those of a `RWLock` do, where their intervals overlap. A check takes a time that grows with the
+    logarithm of the number of intervals that are held.
+
+    Options that have no text here are those of `Lock`.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        bounds: `"[)"`: an interval is without its upper end, so that [1, 2) and [2, 3) do not overlap, and
+            must not be empty; `"[]"`: with it, so that [2, 2] is a single point.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_client", "_name", "_options", "_span_class")
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        bounds: Literal["[)", "[]"] = "[)",
+        ttl: Seconds = 30.0,
+        blocking_timeout: Seconds | None = None,
+        auto_renew: bool = True,
+        max_hold: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+        metadata: Metadata | None = None,
+        grace: Seconds = 0.0,
+        **unknown: Never,
+    ) -> None:
+        reject_unknown("RangeLock", unknown)
+        self._options = Options.checked(
+            ttl=ttl,
+            blocking_timeout=blocking_timeout,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            metadata=metadata,
+            grace=grace,
+        )
+        self._client = source_of(client)
+        self._name = lock_name(name)
+        if bounds not in _BOUNDS:
+            raise ValueError(f"bounds must be '[)' or '[]', not {bounds!r}")
+        self._span_class = _BOUNDS[bounds]
+
+    @property
+    def name(self) -> str:
+        """Name of the lock."""
+        return self._name
+
+    def reader(self, lo: Bound, hi: Bound) -> SpanLock[RangeLease]:
+        """Shared with other readers of what overlaps, and with its upgradable holders."""
+        return self._of("r", lo, hi, RangeLease)
+
+    def upgradable(self, lo: Bound, hi: Bound) -> SpanLock[RangeUpgradableLease]:
+        """Beside readers, one where intervals overlap; its lease has `upgrade()`."""
+        return self._of("u", lo, hi, RangeUpgradableLease)
+
+    def writer(self, lo: Bound, hi: Bound) -> SpanLock[RangeWriterLease]:
+        """Alone on the interval; its lease has `downgrade()`."""
+        return self._of("w", lo, hi, RangeWriterLease)
+
+    def _of(self, mode: str, lo: Bound, hi: Bound, lease_type: type[LeaseT]) -> SpanLock[LeaseT]:
+        assert self._span_class.part is not None
+        span = self._span_class.part(mode, lo, hi)
+        return SpanLock(
+            self._client,
+            self._name,
+            self._options,
+            span_class=self._span_class,
+            span=span,
+            lease_type=lease_type,
+        )
+
+    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
+
+        def __getattr__(self, name: str) -> Never:
+            raise AttributeError(
+                f"RangeLock has no attribute {name!r}: what is acquired is its .reader(lo, hi), "
+                ".upgradable(lo, hi) or .writer(lo, hi)"
+            )
+
+    def __repr__(self) -> str:
+        return f"<RangeLock {self._name!r} ttl={self._options.ttl:g}>"
+
+
+def _half_open(mode: str, lo: object, hi: object) -> Span:
+    """[lo, hi) as the closed interval that the server keeps: up to the last double below hi."""
+    left, right = _number("lo", lo), _number("hi", hi)
+    if not left < right:
+        raise ValueError(f"lo must be less than hi, for [lo, hi) not to be empty; not {lo!r} and {hi!r}")
+    return Span(mode, repr(left), repr(math.nextafter(right, -math.inf)))
+
+
+def _closed(mode: str, lo: object, hi: object) -> Span:
+    left, right = _number("lo", lo), _number("hi", hi)
+    if not left <= right:
+        raise ValueError(f"lo must not be more than hi; not {lo!r} and {hi!r}")
+    return Span(mode, repr(left), repr(right))
+
+
+def _show_half_open(span: Span) -> str:
+    return f" [{span.a}, {math.nextafter(float(span.b), math.inf)!r})"
+
+
+def _ends_half_open(span: Span) -> tuple[float, float]:
+    return float(span.a), math.nextafter(float(span.b), math.inf)
+
+
+def _ends_closed(span: Span) -> tuple[float, float]:
+    return float(span.a), float(span.b)
+
+
+def _show_closed(span: Span) -> str:
+    return f" [{span.a}, {span.b}]"
+
+
+_BOUNDS: Final = {
+    "[)": SpanClass("RangeLock", _half_open, _show_half_open, _ends_half_open),
+    "[]": SpanClass("RangeLock", _closed, _show_closed, _ends_closed),
+}
+
+
+def _number(what: str, value: object) -> float:
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError(
+                f"{what} must be an aware datetime, as with tzinfo=UTC, not {value!r}: without a zone it "
+                "means another time on another machine"
+            )
+        return value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(
+            f"{what} must be an int, a float or a datetime, not {value!r} ({type(value).__name__})"
+        )
+    if isinstance(value, int) and abs(value) > _EXACT and not _holds(value):
+        raise ValueError(f"{what} must be a number that a double can hold, not {value!r}")
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError(f"{what} must be a number, not {value!r}")
+    return number + 0.0  # -0.0 is 0.0
+
+
+def _holds(value: int) -> bool:
+    try:
+        return int(float(value)) == value
+    except OverflowError:
+        return False
+
+
+_NEEDS: Final = ("hdel", "hget", "hkeys", "hlen", "hset", "zcount", "zrangebyscore", "zscore")
+KINDS: Final = (
+    Kind(SPANS, "rwlock", "RWLock", needs=_NEEDS),
+    Kind(SPANS, "rangelock", "RangeLock", needs=_NEEDS),
+)

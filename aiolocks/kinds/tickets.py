@@ -18,7 +18,7 @@ from ..errors import SessionClosedError
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.options import SHORTEST_TTL, Options, Seconds, seconds
-from ..transport.commands.jobs import TicketRun, enqueueing, withdrawing
+from .jobsteps import TicketRun, enqueueing, withdrawing
 
 Mode = Literal["until_executing", "until_executed", "until_expired", "until_and_while_executing"]
 """Until when a job that was enqueued makes duplicates of others with its key."""

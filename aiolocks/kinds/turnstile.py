@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Never, final
 
@@ -15,14 +16,61 @@ from ..lock.open_blocks import OpenBlocks, told_at_exit
 from ..lock.options import SHORTEST_TTL, Seconds, lock_name, reject_unknown, seconds
 from ..lock.shield import wait_shielded
 from ..lock.sources import engine_of, source_of
-from ..transport import Command, Released
-from ..transport.commands.turnstile import TurnstileCommands
+from ..transport.answers import NO_TTL, Released, released
+from ..transport.commands.checks import of_others, without_ttl, wrong_types
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.snapshots import Content, Holder, Snapshot, whole_number
+from ..transport.keys import key
+from ..transport.request import Command, Script
 
+_ENTER: Final = Script("turnstile_enter", "forms")
+_END: Final = Script("turnstile_end")
+
+REMEMBERED: Final = 1000
+"""Places that the server keeps at once: about 100 KB. An entrant whose place was forgotten gets a new one."""
 _FIRST: Final = 1
 
 _MEANT: Final[dict[str, str]] = dict.fromkeys(
     ("ex", "expire", "expires", "lease", "px", "timeout", "ttl"), "window= (how long a window lasts)"
 )
+
+
+def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """A window that is open: its first entrant, and how many have gone through."""
+    if wrong := wrong_types({"": "zset"}, found):
+        return Snapshot(now_us, stands=True, problems=wrong)
+    if not (places := found[""]):
+        return Snapshot(now_us)
+    numbers = {token: whole_number(place) for token, place in places.value.items()}
+    winner = next((token for token, place in numbers.items() if place == 1), None)
+    if winner is None or None in numbers.values():
+        return Snapshot(now_us, stands=True, problems=(of_others(""), *without_ttl(places, ours=False)))
+    left_ms = None if places.ttl_ms == NO_TTL else places.ttl_ms
+    holder = Holder((winner.decode(errors="replace"),), None, left_ms)
+    value = max(filter(None, numbers.values()))
+    return Snapshot(now_us, (holder,), value, stands=True, problems=without_ttl(places, ours=True))
+
+
+TURNSTILES: Final = Family(read=read_turnstile, passive="")
+KINDS: Final = (Kind(TURNSTILES, "turnstile", "Turnstile", shows_value=True, needs=("zscore",)),)
+
+
+@final
+class TurnstileSteps:
+    """The steps of one turnstile under its name."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self._keys = (key(prefix, "turnstile", name),)
+
+    def enter(self, token: str, window_ms: int) -> Command[int]:
+        """Goes through: the place in this window."""
+        return Command(_ENTER, self._keys, (token, window_ms, REMEMBERED), int, lane=token)
+
+    def end(self, token: str) -> Command[Released]:
+        """Ends the window if this token began it."""
+        return Command(_END, self._keys, (token,), released, lane=token)
 
 
 @final
@@ -98,7 +146,7 @@ class Turnstile:
 
     async def _enter(self) -> _Passage:
         engine = engine_of(self._source, self)
-        commands, token = TurnstileCommands(engine.settings.prefix, self._name), engine.token()
+        commands, token = TurnstileSteps(engine.settings.prefix, self._name), engine.token()
         call, entering = engine.start(
             commands.enter(token, milliseconds(self._window)),
             until=engine.now() + engine.settings.command_timeout,

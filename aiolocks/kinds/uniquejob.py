@@ -11,8 +11,8 @@ from ..lock.acquirable import Pending, gives_pending
 from ..lock.lease import Lease
 from ..lock.options import Metadata, Options, Seconds, optional_seconds, reject_unknown
 from ..lock.sources import engine_of, source_of
-from ..transport.commands.jobs import TicketRun, endless
 from .jobruns import MEANT, JobLease, JobSettings, LeaseT, LeaseType, run, unless_duplicate, whole_places
+from .jobsteps import TicketRun, endless
 from .tickets import Mode, OnConflict, Ticket, take_key, ticket_for
 
 

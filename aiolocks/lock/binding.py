@@ -11,7 +11,7 @@ from .claim import Claim
 from .lease import Possession
 from .options import NO_METADATA, check_at_least
 from .queue import Gate
-from .waiter import Attempt, Waiter
+from .waiter import Attempt, FirstAsk, Waiter
 
 if TYPE_CHECKING:
     from ..transport import Answer
@@ -97,23 +97,29 @@ class Binding(Generic[LeaseT]):
         engine = self.engine
         token = self.resource.commands.new_token("", engine.token())
         claim = self._claim(token, self.options.at_least_ms, by_force=by_force)
-        acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
-        acquisition.start()
+        acquisition: Attempt | FirstAsk | Waiter
+        if not once and self.gate.idle:
+            acquisition = FirstAsk(self, claim, blocking_timeout)
+        else:
+            acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
+            acquisition.start()
         try:
             await acquisition.done
         except BaseException:
-            acquisition.leave()
+            (acquisition.waiter or acquisition).leave()
             raise
-        if acquisition.error is not None:
-            # A raised error knows this frame, and so must not be known from here: that would be left to the
-            # garbage collector.
-            error, acquisition.error = acquisition.error, None
-            try:
-                raise error
-            finally:
-                del error
+        acquisition = acquisition.waiter or acquisition
         grant = acquisition.grant
         if grant is None:
+            assert not isinstance(acquisition, FirstAsk), "without a grant it is a waiter"
+            if acquisition.error is not None:
+                # A raised error knows this frame, and so must not be known from here: that would be left to
+                # the garbage collector.
+                error, acquisition.error = acquisition.error, None
+                try:
+                    raise error
+                finally:
+                    del error
             if blocking_timeout is not None:
                 raise acquisition.timed_out(blocking_timeout)
             return None
@@ -121,8 +127,7 @@ class Binding(Generic[LeaseT]):
             acquisition.leave()
             raise SessionClosedError("the session was closed while waiting")
         waited = acquisition.answered_at - acquisition.started
-        sent = engine.moment(grant.sent, grant.sent_steady)
-        return self._lease(claim, grant.answer, sent, waited)
+        return self._lease(claim, grant.answer, grant.sent, grant.sent_steady, waited)
 
     def _seized(self, claim: Claim, answer: Answer) -> Answer:
         if isinstance(answer, Granted) and answer.lost:
@@ -151,8 +156,8 @@ class Binding(Generic[LeaseT]):
             held = f"held {in_words((loser,))}"
             self.engine.events.stolen(possession, loser.held_for or 0.0, held)
 
-    def _lease(self, claim: Claim, grant: Granted, sent: float, waited: float) -> LeaseT:
-        possession = Possession(self, claim, grant.fencing_token, sent)
+    def _lease(self, claim: Claim, grant: Granted, sent: float, steady: float, waited: float) -> LeaseT:
+        possession = Possession(self, claim, grant.fencing_token, sent, steady)
         self.gate.here.entrust(claim, self.engine.watchdog.watch(possession))
         self.engine.events.acquired(possession, waited)
         if grant.lost:
@@ -189,5 +194,5 @@ class Binding(Generic[LeaseT]):
             raise LockNotOwnedError(
                 self.label, self.name, "it was adopted before, released, or its ttl has passed"
             )
-        sent = engine.moment(call.sent, call.sent_steady)
-        return self._lease(self._claim(new, at_least_ms), Granted(fencing_token, 0), sent, 0.0)
+        grant = Granted(fencing_token, 0)
+        return self._lease(self._claim(new, at_least_ms), grant, call.sent, call.sent_steady, 0.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from ..transport import Answer, Command, Kept, Listener, Refused, Released
-from ..transport.commands.base import NameCommands
+from ..transport.commands.base import NameSteps
 from .backoff import SILENT
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Resource:
 
     __slots__ = ("commands", "gate_key", "policy")
 
-    def __init__(self, commands: NameCommands, gate_key: Hashable, policy: QueuePolicy = SIMPLE) -> None:
+    def __init__(self, commands: NameSteps, gate_key: Hashable, policy: QueuePolicy = SIMPLE) -> None:
         self.commands = commands
         self.gate_key = gate_key
         self.policy = policy
@@ -87,7 +87,7 @@ class Claim:
 
     def __init__(
         self,
-        commands: NameCommands,
+        commands: NameSteps,
         token: str,
         metadata: str,
         ttl_ms: int,

@@ -450,16 +450,19 @@ class Context:
         """Whether no step may have keys of several slots."""
         return self._transport.by_slot
 
-    def moment(self, sent: float, steady: float) -> float:
-        """Loop time of that moment, had the loop's clock not stood still while the machine was suspended.
+    def timed(self, sent: float, steady: float) -> tuple[float, float]:
+        """The loop time of that moment, had the loop's clock not stood still while the machine was suspended.
 
         Args:
             sent: The loop time that it was then.
-            steady: The time of `clocks.steady`.
+            steady: The time of `clocks.steady`; infinity: unknown.
+
+        Returns:
+            That, and the seconds by which the loop's clock is behind the other one now.
         """
-        since = self.now() - sent
-        suspended = clocks.steady() - steady - since
-        return sent - suspended if suspended > _READING else sent
+        now, steady_now = self.now(), clocks.steady()
+        suspended = steady_now - steady - (now - sent)
+        return sent - suspended if suspended > _READING else sent, steady_now - now
 
     def mark(self) -> tuple[float, float]:
         """This moment, by both clocks, for `elapsed`."""
@@ -467,7 +470,8 @@ class Context:
 
     def elapsed(self, mark: tuple[float, float]) -> float:
         """Seconds since then, also those for which the machine was suspended."""
-        return self.now() - self.moment(*mark)
+        sent, steady = mark
+        return max(self.now() - sent, clocks.steady() - steady)
 
     async def ask(
         self,

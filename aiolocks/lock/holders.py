@@ -11,7 +11,7 @@ from .._holders import HolderInfo
 
 if TYPE_CHECKING:
     from ..transport import Refused
-    from ..transport.commands.families.snapshots import Holder
+    from ..transport.commands.snapshots import Holder
     from .claim import Claim
     from .queue import Holder as HeldHere
 

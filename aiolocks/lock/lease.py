@@ -384,7 +384,8 @@ class Releasing:
         self._on_end = on_end
         self._followed = corked
         self._waiters: list[asyncio.Future[None]] | None = []
-        self._send(corked=corked)
+        self._call = Call(command, self._replied, self._failed, until=until, on_late=engine.wake_own)
+        engine.send(self._call, corked=corked)
 
     def ended(self) -> asyncio.Future[None]:
         """A future of its own for each who waits for the end."""
@@ -395,20 +396,23 @@ class Releasing:
             self._waiters.append(waiter)
         return waiter
 
-    def _send(self, *, corked: bool = False) -> None:
+    def _send_again(self) -> None:
         wake_own = self._engine.wake_own
         self._call = Call(self._command, self._replied, self._failed, until=self._until, on_late=wake_own)
-        self._engine.send(self._call, corked=corked)
+        self._engine.send(self._call)
 
     def _replied(self, released: Released) -> None:
         call, self._call = self._call, None
         assert call is not None
         self.freed = released.freed or self._repeated or call.unconfirmed
         self.rung = released.rung
-        self.thief = released.thief
-        self.overtaken = self._followed and call.as_eval
+        if released.thief:
+            self.thief = released.thief
+        if self._followed and call.as_eval:
+            self.overtaken = True
         self._finish()
-        self._engine.wake_own(released)
+        if released.rung:
+            self._engine.wake_own(released)
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
@@ -417,7 +421,7 @@ class Releasing:
         pause = self._engine.settings.backoff.maximum
         in_time = self._engine.now() + pause < self._until
         if in_time and fault.transient and not self._engine.closed:
-            self._engine.loop.call_later(pause, self._send)
+            self._engine.loop.call_later(pause, self._send_again)
         else:
             self.fault = fault
             self._finish()
@@ -525,7 +529,7 @@ class Possession:
     - a lease that was lost is taken back, at most once: the server may still have it, or have it again.
 
     Args:
-        sent: Loop time right before the granted request was sent, as `Context.moment` counts it.
+        sent, steady: When the granted request was sent, as `Call` has it.
 
     Attributes:
         end: How it has ended.
@@ -551,8 +555,10 @@ class Possession:
         claim: Claim,
         fencing_token: int,
         sent: float,
+        steady: float,
     ) -> None:
         engine, options = target.engine, target.options
+        sent, ahead = engine.timed(sent, steady)
         self.claim = claim
         self.engine = engine
         self.fencing_token = fencing_token
@@ -567,7 +573,7 @@ class Possession:
             max_hold=options.max_hold,
             auto_renew=options.auto_renew,
             grace=options.grace,
-            ahead=clocks.steady() - engine.now(),
+            ahead=ahead,
         )
         if engine.hears:
             self.term.ask_by(sent + _ARMED_AFTER)
@@ -631,6 +637,11 @@ class Possession:
         """The error for a lease that cannot be relied on."""
         thief = None if self.end is None else self.end.stolen_by
         return LockLostError(self.label, self.name, reason, lost=lost, stolen_by=thief)
+
+    def why_ended(self) -> str:
+        """Why it was lost or let go of, for the error of its block."""
+        reason = "" if self.end is None else self.end.reason
+        return f"{self.stop_reason}; {reason}" if self.stop_reason else reason
 
     def not_owned(self) -> LockNotOwnedError:
         """The error for a lease that has ended, and cannot be let go of."""
@@ -709,8 +720,12 @@ class Possession:
 
     # -- letting go
 
-    async def let_go(self, *, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
-        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
+    async def let_go(self, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
+        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled.
+
+        Args:
+            cancelled_by: The cancellation by which the caller unwinds.
+        """
         releasing = self._releasing
         if releasing is None and self.overdue:
             self.lose(self.why_over())
@@ -723,13 +738,14 @@ class Possession:
             # must be sent right after it.
             self.leave_watch()
             gate, claim = self.gate, self.claim
-            ring = gate.holder_releasing(claim)
+            awaited = gate.awaited
+            ring = not awaited or gate.holder_releasing(claim)
             releasing = self._releasing = Releasing(
                 self.engine,
                 claim.end(ring=ring),
                 until=self.term.deadline,
                 on_end=self._on_released,
-                corked=gate.awaited,
+                corked=awaited,
             )
             gate.holder_gone(claim)
         if cancelled_by is None:
@@ -825,8 +841,7 @@ class Possession:
 
     def leave_watch(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
-        watch: Watching | None = self.watch
-        self.watch = None
+        watch, self.watch = self.watch, None
         if watch is not None:
             watch.end()
 
@@ -979,7 +994,7 @@ class Lease(AsyncOnly):
             BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
         """
         self._possession.ensure_here()
-        error = await self._possession.let_go(cancelled_by=None)
+        error = await self._possession.let_go(None)
         if error is not None:
             raise error
 
@@ -1009,11 +1024,12 @@ class Lease(AsyncOnly):
         possession = self._possession
         if possession.scope is not None:
             raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
-        if possession.remaining() <= 0.0:
+        engine, term, watch = self._engine, possession.term, possession.watch
+        over = term.moment(engine.now(), clocks.steady()) >= term.deadline
+        if over or watch is None or engine.pid != current_pid():
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.why_over())  # the next waiters need not wait for this task
             possession.ensure_held()
-        engine, term, watch = self._engine, possession.term, possession.watch
         cancels = self._on_lost == "cancel"
         possession.scope = scope = BodyScope(engine.loop, cancels=cancels)
         if term.stopping:
@@ -1034,18 +1050,34 @@ class Lease(AsyncOnly):
             label, name = self._possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
             return
+        possession, error = self._possession, None
         cancelled_by_us = scope.leave(exc)
-        self._engine.entered.remove(scope.task, self._possession)
+        self._engine.entered.remove(scope.task, possession)
         try:
-            error = await self._release_on_exit(exc, scope)
+            if possession.end is not DETACHED:
+                if self._engine.pid != current_pid() or not scope.entered_here:
+                    possession.ensure_here()
+                error = await possession.let_go(exc if isinstance(exc, asyncio.CancelledError) else None)
+        except LockNotOwnedError as not_here:  # a fork of the holder
+            error = not_here
+        else:
+            if isinstance(error, LockNotOwnedError):
+                error = possession.loss(possession.why_ended())
         finally:
             scope.ended = True
+        if error is not None or scope.told:
+            self._tell(exc, error, scope, wins=exc is not None and not cancelled_by_us)
+
+    def _tell(
+        self, exc: BaseException | None, error: LockError | None, scope: BodyScope, *, wins: bool
+    ) -> None:
+        """Raises what the exit has to say, or notes it on the exception of the body where that one wins."""
         if scope.told and self._possession.stop_reason and not isinstance(error, LockLostError):
             error = self._stopped(exc, error)
         if error is None:
             return
-        if exc is not None and not cancelled_by_us:
-            note(exc, f"aiolocks: {error}")  # the body's own exception wins
+        if exc is not None and wins:
+            note(exc, f"aiolocks: {error}")
         elif isinstance(error, LockLostError) and self._on_lost == "ignore":
             pass  # the log has it
         else:
@@ -1057,24 +1089,6 @@ class Lease(AsyncOnly):
             return unreleased
         error = self._possession.loss(self._possession.stop_reason)
         error.__cause__ = unreleased
-        return error
-
-    async def _release_on_exit(self, exc: BaseException | None, scope: BodyScope) -> LockError | None:
-        possession = self._possession
-        if possession.end is DETACHED:
-            return None
-        cancelled_by = exc if isinstance(exc, asyncio.CancelledError) else None
-        try:
-            possession.ensure_this_process()
-            if not scope.entered_here:
-                possession.ensure_here()
-            error = await possession.let_go(cancelled_by=cancelled_by)
-        except LockNotOwnedError as not_here:  # a fork of the holder
-            return not_here
-        if isinstance(error, LockNotOwnedError):
-            before = f"{possession.stop_reason}; " if possession.stop_reason else ""
-            reason = "" if possession.end is None else possession.end.reason
-            return self._possession.loss(f"{before}{reason}")
         return error
 
     def __repr__(self) -> str:

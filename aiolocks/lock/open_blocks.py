@@ -56,7 +56,8 @@ class OpenBlocks(Generic[T]):
 
     def add(self, task: asyncio.Task[Any], entered: T) -> None:
         """The block of the caller's caller has entered: to be called by `__aenter__` itself."""
-        block = _block_of_caller()
+        frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way
+        block = id(frame), frame.f_code
         self._number += 1
         entries = self._of.get(task)
         if entries is None:
@@ -85,7 +86,8 @@ class OpenBlocks(Generic[T]):
             LookupError: It is not clear which. Nothing is kept any more that a task has entered which has
                 ended.
         """
-        block = _block_of_caller()
+        frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `add`
+        block = id(frame), frame.f_code
         task = None if loop is None else asyncio.current_task(loop)
         if task not in self._of:
             task = asyncio.current_task()
@@ -152,9 +154,3 @@ async def told_at_exit(error: Exception, body_raised: BaseException | None) -> N
     if body_raised is None or isinstance(body_raised, GeneratorExit):  # that one is shown to nobody
         raise error
     note(body_raised, f"aiolocks: {error}")
-
-
-def _block_of_caller() -> _Block:
-    # Of `add` or `take`, called by `__aenter__` or `__aexit__`, called by the block.
-    frame = sys._getframe(3)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way
-    return id(frame), frame.f_code

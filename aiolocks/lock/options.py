@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, cast, final
 
-from .clock import milliseconds
+from .clock import dependable, milliseconds
 
 # -- Checks of what users pass in, before any I/O. Each message says what was given and what is allowed.
 
@@ -180,11 +180,14 @@ class Options:
     first_ttl: float = field(init=False)
     """The ttl that an acquire asks for: no more than `max_hold`."""
     first_ttl_ms: int = field(init=False)
+    dependable: float = field(init=False)
+    """How much of it the holder may rely on; see `clock.dependable`."""
 
     def __post_init__(self) -> None:
         first = self.ttl if self.max_hold is None else min(self.ttl, self.max_hold)
         object.__setattr__(self, "first_ttl", first)
         object.__setattr__(self, "first_ttl_ms", milliseconds(first))
+        object.__setattr__(self, "dependable", dependable(first))
         object.__setattr__(self, "at_least_ms", milliseconds(self.at_least))
         check_at_least(self.at_least_ms, self.first_ttl_ms)
         check_grace(self.grace, first)

@@ -10,7 +10,20 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from ..transport import ASK, BEHIND, BELL_RUNG, GONE, IN_TURN, NO_END, NOT_OURS, OWING, SEATED, STAYING
+from ..transport import (
+    ASK,
+    BEHIND,
+    BELL_RUNG,
+    GONE,
+    IN_TURN,
+    NO_END,
+    NOT_OURS,
+    OWING,
+    SEATED,
+    STAYING,
+    TOLD,
+    WAITING,
+)
 from .claim import Claim
 from .clock import seconds
 
@@ -45,6 +58,14 @@ class Holder(Protocol):
 
     def remaining(self) -> float:
         """Seconds that it may still be relied on."""
+        ...
+
+
+class First(Protocol):
+    """An acquire whose first request nobody here has disturbed; see `waiter`."""
+
+    def wait(self) -> object:
+        """Somebody else comes: it goes on as a waiter, by `Gate.first_waits`."""
         ...
 
 
@@ -292,6 +313,8 @@ class Gate:
         "_turns",
         "_unseated",
         "answered_at",
+        "first",
+        "first_standing",
         "here",
         "place_taken",
         "policy",
@@ -312,6 +335,8 @@ class Gate:
         self._engine = engine
         self._resource = resource
         self.policy = resource.policy
+        self.first: First | None = None
+        self.first_standing = WAITING | TOLD | (IN_TURN if self.policy.strict else 0)
         self.place_taken = False
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
@@ -411,7 +436,41 @@ class Gate:
         """When the waiter that was woken elsewhere has had its chance; 0 when there is nobody to wait for."""
         return self._turns.yielding_until if self.policy.yields else 0.0
 
+    # -- one that nobody has disturbed
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody here waits, asks or excludes others, and nothing of it is remembered or owed."""
+        turns = self._turns
+        return not (
+            self.here.closed
+            or self.first is not None
+            or self._head is not None
+            or self._beside
+            or self.place_taken
+            or self._in_turn
+            or turns.owed
+            or turns.yielding_until
+        )
+
+    def first_granted(self, claim: Claim, others: int, now: float) -> None:
+        """The first request was granted, and nothing has come between."""
+        self.first = None
+        self.answered_at = now
+        self._turns.granted(others, now)
+        self.here.add(claim)
+
+    def first_waits(self, waiter: Waiter, *, since: float) -> None:
+        """The first request, sent then, is that of a waiter from now on."""
+        self.first = None
+        self._head = waiter
+        self.silent_since = since
+
+    # -- those who wait in general
+
     def enter(self, acquisition: Waiter) -> None:
+        if self.first is not None:
+            self.first.wait()
         if self._head is None and not self.here.closed:
             assert not self._queue, "a waiter is queued, and nobody asks"
             self._head = acquisition
@@ -476,6 +535,8 @@ class Gate:
 
         `carried`: the request has told others of what was let go of here.
         """
+        if self.first is not None:
+            self.first.wait()
         owed = self._turns.owed and not carried
         self._turns.granted(answer.others, now)
         self.refusal = None
@@ -498,11 +559,11 @@ class Gate:
             self._engine.undo(self._nobody(), 1.0)
 
     def holder_releasing(self, claim: Claim) -> bool:
-        """A holder is about to release: whether the release is to wake a waiter elsewhere.
+        """A holder is about to release while somebody waits here: whether that is to wake a waiter elsewhere.
 
         If not, then `holder_gone` follows, which makes the head here try right behind it.
         """
-        if not self.awaited or not self.policy.quiet or claim not in self.here:
+        if not self.policy.quiet or claim not in self.here:
             return True
         if self.policy.exclusive and self.here.several:
             return True
@@ -521,7 +582,8 @@ class Gate:
         if self.here.first is None or not self.here.remove(claim) or self.here.closed:
             return
         if self._head is None:
-            self._admit_next()
+            if self._queue or self._beside or self._entering:
+                self._admit_next()
         elif not self.policy.together:
             self._head.prompt("local", in_turn=self._next_in_turn())
 

@@ -245,9 +245,8 @@ class Watch(weakref.ref["Possession"]):
 
     def confirmed(self, possession: Possession, call: Call[Any]) -> None:
         """The server has it, by the renewal that was made last."""
-        engine = possession.engine
-        sent = engine.moment(call.sent, call.sent_steady)
-        possession.term.confirmed(sent, ahead=clocks.steady() - engine.now())
+        sent, ahead = possession.engine.timed(call.sent, call.sent_steady)
+        possession.term.confirmed(sent, ahead=ahead)
         self.owned(possession, call)
 
     def owned(self, possession: Possession, call: Call[Any]) -> None:
@@ -467,8 +466,7 @@ class Convoy:
 
     def _answered(self, replies: list[Any]) -> None:
         engine, call = self._engine, self._call
-        sent = engine.moment(call.sent, call.sent_steady)
-        ahead = clocks.steady() - engine.now()
+        sent, ahead = engine.timed(call.sent, call.sent_steady)
         hears = engine.hears
         renewed: list[Possession] = []
         for number, (watch, possession) in enumerate(zip(self._watches, self._members, strict=True)):

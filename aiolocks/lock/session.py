@@ -418,8 +418,8 @@ class Session(AsyncOnly):
         session. It never raises because of the server, and never takes longer than `within`, unless the loop
         does not run: then no probe is answered at all, which is what a time-out of the prober is for.
 
-        A process whose server is away is not mended by a restart: see the page on Kubernetes for which probe
-        this is.
+        A process whose server is away is not fixed by a restart: "Run in Kubernetes" on the page "Deploy"
+        says for which probe this is.
 
         Args:
             within: Seconds that the answer may take.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._holders import HolderInfo, in_words
 from .._visible import visible
-from ..transport.commands.families.locks import told_lock
-from ..transport.commands.families.snapshots import of_nobody
+from ..transport.commands.lock import told_lock
+from ..transport.commands.snapshots import of_nobody
 from .holders import described_in, holder_info, who_in
 
 if TYPE_CHECKING:

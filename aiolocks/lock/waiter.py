@@ -27,6 +27,7 @@ from ..transport import (
     Fault,
     Granted,
     Proof,
+    clocks,
     ignore,
 )
 from .backoff import Backoff
@@ -250,6 +251,12 @@ def holders(
     return () if newest is None else told_by(kind, claim, newest)
 
 
+def _give_back(target: Asked, claim: Claim) -> None:
+    """Its task was cancelled as the grant came."""
+    target.engine.undo(claim, target.options.first_ttl)
+    target.gate.holder_gone(claim)
+
+
 class Acquiring(ABC):
     """One acquire: a request at a time, and whatever must be undone behind it.
 
@@ -274,6 +281,7 @@ class Acquiring(ABC):
     error: LockError | None = None  # how it ended without a grant; None then means: refused
     grant: Grant | None = None
     stage = Stage.QUEUED
+    waiter = None  # as of `FirstAsk`
 
     def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
         self._engine = engine = target.engine
@@ -302,8 +310,7 @@ class Acquiring(ABC):
             self._withdraw()
         elif self.grant is not None:
             self.grant = None
-            self._engine.undo(self.claim, self.target.options.first_ttl)
-            self._gate.holder_gone(self.claim)
+            _give_back(self.target, self.claim)
 
     def end_with(self, error: LockError) -> None:
         """The session: this wait is over."""
@@ -352,7 +359,7 @@ class Acquiring(ABC):
         self._let_in(call)
         grant = Grant(answer, call.sent, call.sent_steady)
         ttl = options.first_ttl
-        if now >= engine.moment(call.sent, call.sent_steady) + dependable(ttl):
+        if engine.elapsed((call.sent, call.sent_steady)) >= dependable(ttl):
             # Its time was over before the reply was here: given back.
             engine.undo(self.claim, ttl)
             self._came_late(call, now)
@@ -536,6 +543,97 @@ class Attempt(Acquiring):
         return f"<Attempt at {self.target} {self.stage.name}>"
 
 
+@final
+class FirstAsk:
+    """An acquire whose first request is under way, where nobody here waits for it or excludes it.
+
+    Most acquires are no more than this. Anything but a plain grant makes a `Waiter` of it, in the same step:
+    a refusal, a fault, another task that wants the same thing, the end of its task or of the session.
+
+    Invariant: its request has one reader, which is this object or, from then on, its waiter. Both have the
+    same claim and the same future.
+
+    Args:
+        blocking_timeout: As of `Acquiring`. It needs no timer: its request ends by then.
+    """
+
+    grant: Grant | None = None
+    stage = Stage.ASKING
+    waiter: Waiter | None = None  # that has taken over
+
+    def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
+        engine, gate, options = target.engine, target.gate, target.options
+        loop = engine.loop
+        self._gate = gate
+        self._timeout = blocking_timeout
+        self.claim = claim
+        self.target = target
+        self.done: asyncio.Future[None] = loop.create_future()
+        self.inside: Inside[Possession] = engine.entered.by(asyncio.current_task(loop))
+        self.started = started = engine.now()
+        self.standing = standing = gate.first_standing
+        engine.waiting[self] = None
+        gate.first = self
+        self.call: Call[Answer] | None = Call(
+            claim.acquire(options.first_ttl_ms, standing),
+            self._answered,
+            self._failed,
+            until=started + (options.ttl if blocking_timeout is None else blocking_timeout),
+            on_late=engine.wake_own,
+        )
+        engine.send(self.call)
+
+    def leave(self) -> None:
+        """As of `Acquiring`."""
+        if self.grant is None:
+            self.wait().leave()
+        else:
+            self.grant = None
+            _give_back(self.target, self.claim)
+
+    def end_with(self, error: LockError) -> None:
+        """As of `Acquiring`."""
+        self.wait().end_with(error)
+
+    def wait(self) -> Waiter:
+        """It goes on as a waiter, the head of its gate."""
+        waiter = self.waiter = Waiter(self.target, self.claim, self._timeout)
+        waiter.take_over(self)
+        return waiter
+
+    def _answered(self, answer: Answer) -> None:
+        call, options, engine = self.call, self.target.options, self.target.engine
+        assert call is not None
+        now = engine.now()
+        if (
+            type(answer) is not Granted
+            or answer.rung
+            or call.unconfirmed
+            or options.replicas
+            or now - call.sent >= options.dependable
+            or clocks.steady() - call.sent_steady >= options.dependable
+        ):
+            self.wait()
+            call.on_reply(answer)
+            return
+        self.call = None
+        self.answered_at = now
+        self.grant = Grant(answer, call.sent, call.sent_steady)
+        del engine.waiting[self]
+        self._gate.first_granted(self.claim, answer.others, now)
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _failed(self, fault: Fault) -> None:
+        call = self.call
+        assert call is not None
+        self.wait()
+        call.on_fault(fault)
+
+    def __repr__(self) -> str:
+        return f"<FirstAsk for {self.target}>"
+
+
 _SILENCE: Final = 0.1
 """Seconds without an answer that are no silence yet."""
 _LONG: Final = 10.0
@@ -617,6 +715,21 @@ class Waiter(Acquiring):
             self._wait_behind()
         elif self._gate.is_behind(self):
             self.suspect()
+
+    def take_over(self, first: FirstAsk) -> None:
+        """Goes on with the request of an acquire that nobody has disturbed so far."""
+        call = first.call
+        assert call is not None, "its request was answered"
+        first.call = None
+        self.done, self.started, self._inside = first.done, first.started, first.inside
+        self._call, self._standing, self.stage = call, first.standing, Stage.ASKING
+        call.on_reply, call.on_fault = self._answered, self._failed
+        del self._engine.waiting[first]
+        self._engine.waiting[self] = None
+        self._gate.first_waits(self, since=self.started)
+        if self._timeout is not None:
+            self._deadline = self.started + self._timeout
+            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
 
     def _wait_behind(self) -> None:
         """Somebody else asks for it."""

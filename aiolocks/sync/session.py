@@ -8,17 +8,17 @@ from types import TracebackType
 from typing import Any, Final, Literal, Never, Self, TypeVar, Unpack, final
 
 from .. import Session as AsyncSession
-from ..kinds.fairlock import FairLock as AsyncFairLock
 from ..kinds.latch import Latch as AsyncLatch
 from ..kinds.limits import Limits as AsyncLimits
 from ..kinds.lock import Lock as AsyncLock
 from ..kinds.multilock import MultiLock as AsyncMultiLock
-from ..kinds.rangelock import RangeLock as AsyncRangeLock
+from ..kinds.permits import FairLock as AsyncFairLock
+from ..kinds.permits import Semaphore as AsyncSemaphore
 from ..kinds.ratelimit import RateLimit as AsyncRateLimit
 from ..kinds.redlock import Redlock as AsyncRedlock
 from ..kinds.reentrant import ReentrantLock as AsyncReentrantLock
-from ..kinds.rwlock import RWLock as AsyncRWLock
-from ..kinds.semaphore import Semaphore as AsyncSemaphore
+from ..kinds.spans import RangeLock as AsyncRangeLock
+from ..kinds.spans import RWLock as AsyncRWLock
 from ..lock.context import SessionOptions
 from ..lock.options import Metadata, Seconds, reject_unknown
 from ..lock.statistics import SessionStatistics

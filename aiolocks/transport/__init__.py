@@ -18,7 +18,7 @@ from .answers import (
     Stolen,
 )
 from .commands.listening import Listener, listening, one_request_each, whereabouts
-from .commands.lock import LockCommands, a_question
+from .commands.lock import LockSteps, a_question
 from .commands.standing import BEHIND, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .dialect import PROTOCOLS, Dialect, Protocol
 from .faults import Fault
@@ -62,7 +62,7 @@ __all__ = [
     "Kept",
     "KeyspaceWakeup",
     "Listener",
-    "LockCommands",
+    "LockSteps",
     "OnRung",
     "Proof",
     "Protocol",

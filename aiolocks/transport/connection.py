@@ -456,17 +456,26 @@ class Multiplexed(asyncio.Protocol):
 
     def _write_one(self, call: Call[Any]) -> None:
         """As `_write`, of a call by itself; most are of this kind."""
-        command = call.command
-        if call.done or command.bells or command.watched or call.make is not None or self._spares is not None:
+        command, raw = call.command, self._raw
+        script = command.script
+        if (
+            script is None
+            or call.done
+            or call.as_eval
+            or call.mid_move
+            or call.make is not None
+            or command.bells
+            or command.watched
+            or self._spares is not None
+        ):
             self._write((call,))
             return
-        raw = self._raw
         assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
-        request = pack(call.words())
+        # As `Call.words` says it, and below as `_put` and `_write_out`: each call less shows.
+        request = pack(("EVALSHA", script.sha, len(command.keys), *command.keys, *command.args))
         if len(request) > LONG and self._take_aside(call):
             return
-        # As `_put` and `_write_out`: with two calls more, a hand-over would cost more than its ceiling.
         call.sent, call.sent_steady = now, steady
         call.written = True
         if call.rider is not None:

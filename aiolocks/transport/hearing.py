@@ -200,7 +200,7 @@ class Keyspace(Notifier):
         return self._heard_probe
 
     async def _silence(self, ask: Ask) -> str:
-        """Why nothing was heard; mended, where that is allowed."""
+        """Why nothing was heard; fixed, where that is allowed."""
         wanted = f"{_SETTING} must have at least 'Kg'"
         try:
             _, value = _pair(await ask("CONFIG", "GET", _SETTING))

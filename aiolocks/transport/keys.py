@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
+from collections.abc import Iterable
 from typing import Final, NamedTuple, final
 
 SLOTS: Final = 16_384
@@ -43,6 +44,14 @@ def key(prefix: str, kind: str, name: str, role: str = "") -> bytes:
         return f"{place}:#{before}{brace}{rest}".encode()
     inner = name.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
     return f"{place}:{{{inner}}}".encode()
+
+
+def keys_of(prefix: str, kind: str, name: str, roles: Iterable[str]) -> tuple[bytes, ...]:
+    """The key of a name, and behind it those of what stands beside it: as `key` makes them, for less."""
+    own = key(prefix, kind, name)
+    place = f"{prefix}:{kind}".encode()
+    rest = own[len(place) :]
+    return (own, *[b"%b.%b%b" % (place, role.encode(), rest) for role in roles])
 
 
 @final

@@ -7,7 +7,7 @@ import hashlib
 import math
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
 
@@ -18,23 +18,35 @@ if TYPE_CHECKING:
     from .answers import Released
 
 
-# -- The steps in Lua, read from their files.
+# -- The steps in Lua: a file of `aiolocks/lua` for each family, with a section for each step.
 
 _LUA: Final = Path(__file__).parents[1] / "lua"
+_SECTION: Final = b"\n--# "
+
+
+@cache
+def lua_sections() -> dict[str, bytes]:
+    """The text of each section, by its name, which stands in the line before it: `--# lock_acquire`."""
+    sections: dict[str, bytes] = {}
+    for path in _LUA.glob("*.lua"):
+        for section in path.read_bytes().split(_SECTION)[1:]:
+            name, _, text = section.partition(b"\n")
+            sections[name.decode()] = text
+    return sections
 
 
 @final
 class Script:
-    """One atomic step on the server, read from its file in `aiolocks/lua` when it is first needed.
+    """One atomic step on the server, a section of a file in `aiolocks/lua`, read when it is first needed.
 
     Args:
-        shared: Files of `aiolocks/lua/shared` that stand before it: what several steps have in common.
-        mid_move: The last of these files while the slot of the keys moves to another node of a cluster.
+        shared: Sections that stand before it: what several steps have in common.
+        mid_move: The last of these sections while the slot of the keys moves to another node of a cluster.
         several: The script that does this step for several at once, if there is one. It has their keys, and
             their arguments, one after the other, and answers with the list of their replies.
 
     Attributes:
-        mid_move: The same step in the form for that time (see `lua/shared/mid_move.lua`), if it has one.
+        mid_move: The same step in the form for that time (see `mid_move` in `lua/shared.lua`), if it has one.
     """
 
     __slots__ = ("mid_move", "name", "several", "sha", "shared", "text")
@@ -52,8 +64,8 @@ class Script:
         """The text or digest, on first use: an import must not wait for files that may never be needed."""
         if attribute not in self.__slots__:
             raise AttributeError(attribute)
-        files = [*(f"shared/{name}.lua" for name in self.shared), f"{self.name}.lua"]
-        self.text = b"".join((_LUA / file).read_bytes() for file in files)
+        sections = lua_sections()
+        self.text = b"".join(sections[name] for name in (*self.shared, self.name))
         # The server names a script by this digest; it guards nothing.
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
         value: bytes = getattr(self, attribute)
@@ -152,7 +164,10 @@ def several(commands: Sequence[Command[Any]]) -> Command[list[Any]]:
         args += command.args
         watched += command.watched
     together = Command(
-        script.several, tuple(keys), tuple(args), partial(_replies, commands[0].parse, len(commands))
+        script.several,
+        tuple(keys),
+        tuple(args),
+        partial(_replies, commands[0].parse, len(commands)),
     )
     together.watched = tuple(watched)
     return together
@@ -177,8 +192,18 @@ class JoinableRelease(Command["Released"]):
 
     __slots__ = ("acquire", "both", "token")
 
-    def __init__(self, release: Command[Released], token: str, acquire: Script, both: Script) -> None:
-        super().__init__(release.script, release.keys, release.args, release.parse, lane=release.lane)
+    def __init__(
+        self,
+        script: Script,
+        keys: tuple[bytes, ...],
+        args: tuple[Argument, ...],
+        parse: Callable[[Any], Released],
+        *,
+        token: str,
+        acquire: Script,
+        both: Script,
+    ) -> None:
+        super().__init__(script, keys, args, parse, lane=token)
         self.token = token
         self.acquire = acquire
         self.both = both

@@ -100,7 +100,7 @@ class Costs(Workload):
     )
     figures = (
         Figure("cycle", "requests: acquire and release", 1),
-        Figure("wait", "requests: a wait for another process, more", 1),
+        Figure("wait", "requests: added by a wait for another process", 1),
         Figure("handover", "requests: after a task of the same process", 1),
         Figure("renewal", "requests: a renewal", 1),
         Figure("renewals", f"requests: a renewal, of {_TOGETHER} leases", 2),

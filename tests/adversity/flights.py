@@ -9,7 +9,7 @@ import pytest
 
 from aiolocks import Session, SingleFlight
 from tests.adversity.tools import asleep, begin
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, sleeps
 
 TRACKING = pytest.mark.parametrize("way", ["tracking"])
 
@@ -67,5 +67,4 @@ async def turned_first(session: Session, work: Work) -> Any:
 
 
 def any_asleep(session: Session) -> bool:
-    assert session._engine is not None
-    return any(one.asleep for one in session._engine.waiting)
+    return sleeps(session)

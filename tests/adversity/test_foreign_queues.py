@@ -26,7 +26,7 @@ from aiolocks import (
     SingleFlight,
     UniqueJob,
 )
-from aiolocks.transport.commands.inspect import HOLDABLE
+from aiolocks.transport.commands.family import holdable
 
 pytestmark = pytest.mark.leaves_keys("tenant*", "victim*", "secret*")
 
@@ -102,7 +102,7 @@ async def test_keys_that_a_tenant_lists_in_its_queue_stay_as_they_are(redis: Red
         assert [await redis.pttl(key) for key in others] == [-1] * len(others)
 
 
-@pytest.mark.parametrize("kind", HOLDABLE)
+@pytest.mark.parametrize("kind", holdable())
 async def test_a_forced_release_touches_nothing_that_the_queue_lists_of_others(
     redis: Redis, kind: str
 ) -> None:

@@ -32,7 +32,7 @@ from aiolocks import (
     ReentrantLock,
     Session,
 )
-from aiolocks.transport.commands import multi
+from aiolocks.kinds import multilock as multi
 from aiolocks.transport.keys import key
 from tests.adversity.tools import AT_ONCE, ByHand, Start, begin, in_within, turns_of_the_loop, waiter, wakeup
 from tests.support.cancel import MODES, CancelAt, Mode

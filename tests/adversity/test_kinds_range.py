@@ -19,8 +19,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import LeaseState, LockEvent, LockTimeoutError, RangeLock, RWLock, Session
+from aiolocks.kinds.spans import Span, SpanSteps
 from aiolocks.transport import TOLD, WAITING
-from aiolocks.transport.commands.spans import Span, SpanCommands
 from tests.adversity.tools import AT_ONCE, Start, begin, in_within, waiter
 from tests.conftest import OwnServer, blocking
 from tests.support.waiting import eventually
@@ -338,8 +338,8 @@ def calls_of_checks(own: Any, held: int) -> dict[str, int]:
     redis = blocking(f"unix://{own.path}")
     redis.flushall()
 
-    def commands(mode: str, lo: float, hi: float) -> SpanCommands:
-        return SpanCommands(
+    def commands(mode: str, lo: float, hi: float) -> SpanSteps:
+        return SpanSteps(
             "aiolocks", "rangelock", "a", Span(mode, repr(lo), repr(hi)), label="",
             retention_ms=600_000, longest_sleep_ms=64, session="0",
         )  # fmt: skip

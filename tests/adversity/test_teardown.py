@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Session, SessionClosedError
-from aiolocks.lock.waiter import Acquiring
+from aiolocks.lock.waiter import Attempt, FirstAsk
 from tests.adversity.tools import warm
 from tests.conftest import OwnServer
 from tests.support.proxy import Proxy
@@ -301,13 +301,14 @@ async def test_a_grant_that_comes_with_the_end_of_its_session_is_given_back(
     session = Session(redis)
     async with Lock(session, "connected"):
         pass
-    engine, have = session._engine, Acquiring._have
+    kind: Any = FirstAsk if form == "acquire" else Attempt
+    engine, answered = session._engine, kind._answered
 
-    def have_at_the_end(acquisition: Acquiring, *granted: Any) -> None:
+    def answered_at_the_end(acquisition: Any, answer: Any) -> None:
         engine._closing_task = asyncio.create_task(engine._close())
-        have(acquisition, *granted)
+        answered(acquisition, answer)
 
-    monkeypatch.setattr(Acquiring, "_have", have_at_the_end)
+    monkeypatch.setattr(kind, "_answered", answered_at_the_end)
     with pytest.raises(SessionClosedError):
         await getattr(Lock(session, "a"), form)()
     await session.aclose()

@@ -9,16 +9,15 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 import pytest
 from redis.asyncio import ConnectionPool, Redis
 
-import aiolocks
 from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
 from aiolocks.lock.waiter import Stage
-from aiolocks.transport import WAITING, Command, LockCommands, Refused
+from aiolocks.transport import WAITING, Command, LockSteps, Refused
+from aiolocks.transport.request import lua_sections
 from tests.conftest import PREFIX, blocking
 from tests.support.clients import with_own_connections
 from tests.support.history import Hold
@@ -31,7 +30,6 @@ Keys = Callable[..., list[str]]
 SLACK = 0.4
 """Seconds that a busy machine may add to what the clock bounds."""
 
-_LUA = Path(aiolocks.__file__).parent / "lua"
 _TOKEN = re.compile(r"(?<![0-9a-f])(?![0-9a-f]{40}(?![0-9a-f]))[0-9a-f]{32,}")
 
 
@@ -40,9 +38,7 @@ _TOKEN = re.compile(r"(?<![0-9a-f])(?![0-9a-f]{40}(?![0-9a-f]))[0-9a-f]{32,}")
 
 def text_of(name: str, *shared: str) -> bytes:
     """The text of a script; `shared` is what stands before it."""
-    return b"".join(
-        (_LUA / f"{file}.lua").read_bytes() for file in (*(f"shared/{one}" for one in shared), name)
-    )
+    return b"".join(lua_sections()[section] for section in (*shared, name))
 
 
 def step(name: str, *shared: str) -> Callable[[Request], bool]:
@@ -457,8 +453,8 @@ class ByHand:
     def bell(self, name: str, session: str) -> bytes:
         return self._commands(name, session).bell
 
-    def _commands(self, name: str, session: str = "") -> LockCommands:
-        return LockCommands(self._prefix, name, retention_ms=600_000, session=session)
+    def _commands(self, name: str, session: str = "") -> LockSteps:
+        return LockSteps(self._prefix, name, retention_ms=600_000, session=session)
 
     def _do(self, command: Command[Any]) -> Any:
         return command.parse(self.redis.execute_command(*command.words(as_eval=True)))

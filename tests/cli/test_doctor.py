@@ -1,4 +1,4 @@
-"""`aiolocks doctor`: each way in which a server was spoilt is named, with the line that mends it."""
+"""`aiolocks doctor`: each way in which a server was spoilt is named, with the line that fixes it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def found(
     async with connected(url or server.url, ailing=True) as reached:
         findings = await examine(reached, prefix=prefix, wakeup=wakeup)
     assert len({finding.check for finding in findings}) == len(findings)
-    assert all((finding.level is Level.OK) == (not finding.mend) for finding in findings)
+    assert all((finding.level is Level.OK) == (not finding.fix) for finding in findings)
     async with server.client(protocol=2) as admin:
         assert set(await admin.keys()) <= before
     return {finding.check: finding for finding in findings}
@@ -105,7 +105,7 @@ class Spoilt:
     check: str
     level: Level
     says: str
-    mend: str
+    fix: str
     spoil: Callable[[Redis], Awaitable[None]] | None = None
     arguments: Sequence[str] = ()
     wakeup: str = "auto"
@@ -202,7 +202,7 @@ async def test_a_spoilt_server_is_named_with_what_mends_it(
     finding = findings[spoilt.check]
     assert finding.level is spoilt.level
     assert spoilt.says in finding.says
-    assert spoilt.mend in finding.mend
+    assert spoilt.fix in finding.fix
     assert amiss(findings) == {spoilt.check, *spoilt.others}
 
 
@@ -225,7 +225,7 @@ async def test_a_proxy_without_resp3_and_what_that_costs(
     assert says in findings["resp3"].says
     assert "a lock lies free for up to 64 ms after its release" in findings["resp3"].says
     assert "each process that waits sends 31 requests a second for each name" in findings["resp3"].says
-    assert "notify-keyspace-events Kgx" in findings["trial"].mend
+    assert "notify-keyspace-events Kgx" in findings["trial"].fix
 
     async with server.client() as admin:
         await admin.config_set("notify-keyspace-events", "Kgx")
@@ -244,7 +244,7 @@ async def test_nearly_as_many_clients_as_there_may_be(own_server: OwnServer) -> 
             await client.ping()  # type: ignore[misc]
         findings = await found(server)
     assert amiss(findings) == {"clients"}
-    assert findings["clients"].mend == "CONFIG SET maxclients 60"
+    assert findings["clients"].fix == "CONFIG SET maxclients 60"
 
 
 async def test_a_clock_that_is_ahead(skewed_server: SkewedServer) -> None:
@@ -252,7 +252,7 @@ async def test_a_clock_that_is_ahead(skewed_server: SkewedServer) -> None:
     findings = await found(skewed_server.server)
     assert amiss(findings) == {"clock"}
     assert "the server's clock is 90.0 s ahead of that of this machine" in findings["clock"].says
-    assert findings["clock"].mend.startswith("timedatectl set-ntp true")
+    assert findings["clock"].fix.startswith("timedatectl set-ntp true")
 
 
 async def test_a_server_that_a_script_blocks(own_server: OwnServer) -> None:
@@ -292,15 +292,15 @@ async def test_a_user_who_may_do_all_that_is_documented_for_a_lock_is_fit_for_lo
     assert findings["kinds"].says.startswith(
         "the user cannot use ReentrantLock, MultiLock, FairLock, Semaphore"
     )
-    assert findings["kinds"].mend.startswith(f"{GRANT} +hdel +hexists +hget ")
-    assert findings["settings"].mend.endswith(f"{GRANT} +config|get")
+    assert findings["kinds"].fix.startswith(f"{GRANT} +hdel +hexists +hget ")
+    assert findings["settings"].fix.endswith(f"{GRANT} +config|get")
     findings = await as_user(f"{COMPLETE} +@hash +@sortedset +@keyspace +@read +config|get")
     assert {finding.level for finding in findings.values()} == {Level.OK, Level.NOTE}
     assert findings["kinds"].level is Level.OK
 
 
 @pytest.mark.parametrize(
-    ("changed", "check", "says", "mend", "spoilt"),
+    ("changed", "check", "says", "fix", "spoilt"),
     [
         ("eval", "scripts", "eval: denied to this user", f"{GRANT} +eval", {"scripts"}),
         ("evalsha", "scripts", "evalsha: denied to this user", f"{GRANT} +evalsha", {"scripts"}),
@@ -320,7 +320,7 @@ async def test_a_user_who_may_do_all_that_is_documented_for_a_lock_is_fit_for_lo
     ],
 )
 async def test_a_spoilt_user(
-    as_user: Any, changed: str, check: str, says: str, mend: str, spoilt: set[str]
+    as_user: Any, changed: str, check: str, says: str, fix: str, spoilt: set[str]
 ) -> None:
     changes = [word if word.startswith("~") else f"+{word}" for word in changed.split()]
     before = COMPLETE.split()
@@ -329,7 +329,7 @@ async def test_a_spoilt_user(
     ]
     findings = await as_user(" ".join(rules))
     assert says in findings[check].says
-    assert mend in findings[check].mend
+    assert fix in findings[check].fix
     assert amiss(findings) == spoilt
 
 
@@ -360,7 +360,7 @@ async def test_a_prefix_that_begins_with_another_one_and_a_colon(own_server: Own
     }.items():
         finding = (await found(server, prefix=prefix))["prefixes"]
         assert (finding.level, finding.says) == (Level.WARNING, says)
-        assert finding.mend
+        assert finding.fix
 
 
 # -- what needs no server
@@ -403,7 +403,7 @@ def test_the_words_are_those_of_the_page() -> None:
     for kinds, words in re.findall(r"^\| (`[^|]*) \| `(\+.*)` \|$", page, re.MULTILINE):
         for kind in re.findall("`([^`]+)`", kinds):
             listed[kind] = set(words.replace("+", "").split())
-    assert {kind: set(words) for kind, words in access.OTHERS.items()}.items() <= listed.items()
+    assert {kind: set(words) for kind, words in access.others().items()}.items() <= listed.items()
     (line,) = re.findall(r"^ACL SETUSER locks on >secret (.*)$", page, re.MULTILINE)
     appended = re.findall(r"^- `(\+[^`]+)`: ", page, re.MULTILINE)
     complete = {*line.replace("shop", "aiolocks").split(), *" ".join(appended).split()}
@@ -430,7 +430,7 @@ async def test_the_command(aiolocks: Aiolocks, own_server: OwnServer) -> None:
     assert (
         "warning eviction        maxmemory-policy is allkeys-lru: the server may throw held locks away "
         "when its memory is full\n"
-        "                        mend: CONFIG SET maxmemory-policy noeviction\n"
+        "                        fix: CONFIG SET maxmemory-policy noeviction\n"
     ) in spoilt.out
     assert (document.status, document.err) == (1, "")
     read = json.loads(document.out)

@@ -26,6 +26,7 @@ from aiolocks import (
     Session,
 )
 from tests.conftest import Connect, Surroundings, clustered
+from tests.kinds import declared
 from tests.support.clients import with_own_connections
 from tests.support.clusters import Cluster
 from tests.support.masters import MASTERS, OneServerAsThree, open_three
@@ -135,9 +136,11 @@ ALL_WAYS = os.environ.get("AIOLOCKS_TEST_WAYS") == "all"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each kind over its ways."""
     if "kind" in metafunc.fixturenames:
+        beside = [kind for kinds in declared("CONFORMS") for kind in kinds]
+        kinds = KEEPING if metafunc.module.__name__.endswith("test_at_least") else KINDS + beside
         pairs = [
             pytest.param(kind, way, id=f"{kind}-{way}")
-            for kind in (KEEPING if metafunc.module.__name__.endswith("test_at_least") else KINDS)
+            for kind in kinds
             for way in WAYS
             if (ALL_WAYS and not (kind.masters > 1 and way.startswith("cluster"))) or way in kind.ways
         ]

@@ -26,9 +26,10 @@ def example(page: str, name: str, url: str, directory: Path) -> None:
     (directory / name).write_text(block.text.replace(URL, url), encoding="utf-8")
 
 
-def python_of(page: str, url: str) -> str:
-    """All Python of a how-to, for the server at `url`."""
+def python_of(page: str, first: str, url: str) -> str:
+    """The Python of a how-to from the block of this title on, for the server at `url`."""
     blocks = read(ROOT / "docs/how-to" / page).blocks
+    blocks = blocks[[block.title for block in blocks].index(first) :]
     return "\n".join(block.text for block in blocks if block.language == "python").replace(URL, url)
 
 

@@ -121,7 +121,7 @@ async def test_a_task_beside_the_requests_has_the_session(
 @pytest.mark.parametrize("way", ["", "/first", "/entered"])
 async def test_synchronous_handlers_run_one_by_one(way: str, server: Server, tmp_path: Path) -> None:
     namespace: dict[str, Any] = {}
-    exec(python_of("synchronous-handlers.md", server.url), namespace)
+    exec(python_of("threads.md", "warehouse.py", server.url), namespace)
     async with uvicorn_serves(namespace["app"]) as url, by_httpx() as post:
         answers = await asyncio.gather(*(post(f"{url}/items/bolt{way}") for _ in range(20)))
     assert {status for status, _, _ in answers} == {200}

@@ -93,8 +93,8 @@ def test_the_rules_are_well_formed() -> None:
 
 
 def test_each_alert_is_explained() -> None:
-    page = (ROOT / "docs/how-to/alerts.md").read_text()
-    sections = re.findall(r"^## (\w+)$", page, re.MULTILINE)
+    page = (ROOT / "docs/how-to/monitor.md").read_text()
+    sections = re.findall(r"^### (Lock\w+)$", page, re.MULTILINE)
     assert sections == [*ALERTS]
     numbers = {"seven": 7}
     assert numbers[re.search(r", (\w+) alert rules", page)[1]] == len(ALERTS)

@@ -120,7 +120,7 @@ async def test_what_locks_do_is_collected(provider, reader, open_session: OpenSe
         "aiolocks.refusals": "{request}",
     }
     assert after.labels == {"order", "seats", "other"}
-    page = (ROOT / "docs" / "reference" / "contrib-opentelemetry.md").read_text()
+    page = (ROOT / "docs" / "reference" / "contrib-operation.md").read_text()
     named = dict(re.findall(r"^\| `(aiolocks\.[\w.]+)` \| \w+ \| `(.+?)` \|", page, re.MULTILINE))
     assert named == {name: metric.unit for name, metric in after.metrics.items()}
 

@@ -313,7 +313,7 @@ def test_gauges_of_a_process_that_was_killed_go_by_themselves(tmp_path) -> None:
     third.communicate(timeout=LONG)
 
 
-@pytest.mark.parametrize("page", ["how-to/monitor.md", "reference/contrib-prometheus.md"])
+@pytest.mark.parametrize("page", ["how-to/monitor.md", "reference/contrib-operation.md"])
 def test_the_pages_name_metrics_that_there_are(registry, page) -> None:
     PrometheusListener(registry=registry).on_acquired(LockEvent(kind="lock", name="a"))
     names = {family.name + "_total" * (family.type == "counter") for family in registry.collect()}

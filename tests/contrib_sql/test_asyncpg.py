@@ -130,7 +130,7 @@ async def test_the_example_of_the_page(postgresql: Database, redis: Redis) -> No
 
 
 async def test_the_statement_of_the_page_on_django(postgresql: Database, late: Late) -> None:
-    (example,) = [block for block in read(PAGES / "fence-django.md").blocks if block.title == "fences.py"]
+    (example,) = [block for block in read(PAGES / "fence-sql.md").blocks if block.title == "fences.py"]
     assigned = [node for node in ast.parse(example.text).body if isinstance(node, ast.Assign)]
     page: dict[str, str] = {}
     exec(compile(ast.Module(assigned, []), "fences.py", "exec"), page)

@@ -19,11 +19,11 @@ PARTS: Parts = {
     "contrib": ("aiolocks.contrib", "frameworks, databases, metrics"),
     "sync": ("aiolocks.sync", "the locks for threads"),
     "testing": ("aiolocks.testing", "a private server, pytest"),
-    "kinds": ("aiolocks.kinds", "one kind of lock in each file"),
+    "kinds": ("aiolocks.kinds", "one family of locks in each file"),
     "inspect": ("aiolocks.inspect", "locks and waiters, deadlocks"),
     "lock": ("aiolocks.lock", "sessions, waiting, leases: no Redis"),
     "transport": ("aiolocks.transport", "connections and commands, redis-py"),
-    "lua": ("aiolocks/lua", "one atomic step in each file"),
+    "lua": ("aiolocks/lua", "a file a family, a section a step"),
     "errors": ("aiolocks.errors", "one tree of errors"),
 }
 LOCK: Parts = {
@@ -41,7 +41,7 @@ LOCK: Parts = {
 }
 TRANSPORT: Parts = {
     "opening": ("opening", "from a client to its transport"),
-    "commands": ("commands", "what each script is sent, by kind"),
+    "commands": ("commands", "families, steps, what scripts are sent"),
     "cluster": ("cluster", "slots, their nodes, redirects"),
     "quorum": ("quorum", "masters, operations, majorities"),
     "serial": ("serial", "one request at a time"),

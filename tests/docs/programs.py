@@ -178,3 +178,9 @@ def on_page_content(content: str, *, page: Any, **_: Any) -> str:
         return f'<div class="highlight" data-copy="{html.escape(copied[text])}">'
 
     return _HIGHLIGHT.sub(filled, content)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """The hook for keys and screen readers: code can be scrolled by keys, and the search has a name."""
+    output = output.replace('"search" role="dialog"', '"search" role="dialog" aria-label="Search"')
+    return re.sub(r"(<pre[^>]*><span></span>)<code>", r'\1<code tabindex="0">', output)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import aiolocks
-from tests.docs import checklist, picture
+from tests.docs import picture
 from tests.docs.markdown import Page, read
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +22,11 @@ PAGES = [
 _PLACE = re.compile(
     r"(?:\.ci|aiolocks|benchmarks|docs|examples|tests)/[\w./<>*-]+|(?:mkdocs|README|CHANGELOG)\.\w+"
 )
+
+
+def code(cell: str) -> list[str]:
+    """The pieces of code in a cell of a table."""
+    return [two or one for two, one in re.findall(r"``(.+?)``|`([^`]+)`", cell)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
@@ -44,51 +48,19 @@ def test_for_each_change_the_named_files_have_the_named_words() -> None:
     changes = [row.strip("| ").split(" | ") for row in rows if row.startswith("| ") and row.count("`")]
     assert len(changes) >= 10
     for change, where, names in changes:
-        files = [ROOT / place for place in checklist.code(where)]
+        files = [ROOT / place for place in code(where)]
         text = "".join(
             path.read_text("utf-8")
             if path.is_file()
             else "".join(one.read_text("utf-8") for one in path.glob("*.py"))
             for path in files
         )
-        for name in checklist.code(names):
+        for name in code(names):
             assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text), f"{change}: {name} is not in {where}"
 
 
-EARLIER = {
-    *("FairLock", "FencedRegister", "Leadership", "Lock", "MultiLock", "RWLock", "RangeLock"),
-    *("Redlock", "ReentrantLock", "Schedule", "Semaphore", "Session", "SingleFlight", "UniqueJob"),
-}
-"""Public classes with a page that were there before the checklist: their files have other names."""
-WITH_A_PAGE = [name for name in aiolocks.__all__ if (ROOT / f"docs/reference/{name.lower()}.md").exists()]
-
-
-@pytest.mark.parametrize("name", [name for name in WITH_A_PAGE if name not in EARLIER])
-def test_the_checklist_of_a_kind_can_be_walked(name: str) -> None:
-    state = checklist.told(name.lower(), name)
-    assert state.endswith(", 0 are missing"), f"docs/contributing/adding-a-kind.md: {state}"
-
-
-def test_the_checklist_is_walked_for_two_sorts_and_shows_one_of_them() -> None:
-    assert {checklist.sort_of("limits", "Limits"), checklist.sort_of("turnstile", "Turnstile")} == {
-        "held",
-        "neither",
-    }
-    shown = checklist.told("turnstile", "Turnstile")
-    assert shown in checklist.PAGE.read_text("utf-8"), f"the page must show: {shown}"
-
-
-def test_the_checklist_tells_each_missing_step_and_what_to_add() -> None:
-    done, missing = checklist.walk("barrier", "Barrier", "waits")
-    assert done == 0
-    assert any(one.startswith("add the file docs/how-to/barrier.md, with Barrier(. ") for one in missing)
-    assert any(one.startswith('add "barrier": Family( to tests/lua/test_acl.py. ') for one in missing)
-    assert not any("conformance" in one for one in missing if one.startswith("add Kind("))
-    assert [step.path for step in checklist.steps() if step.mark == "held"]
-
-
 ROW = re.compile(r"^\| (T-[A-Z]+-\d+|I\d+) \|.*\| ([^|]+) \|$", re.MULTILINE)
-LISTED = {found[1]: checklist.code(found[2]) for found in ROW.finditer(FAULTS.prose)}
+LISTED = {found[1]: code(found[2]) for found in ROW.finditer(FAULTS.prose)}
 
 
 def ids(text: str) -> set[str]:

@@ -11,8 +11,8 @@ How pages are run:
   may differ where they do for every reader: those with a decimal point are times and are right within
   `TIME_TOLERANCE`; those of twelve digits or more are fencing tokens and only need as many digits. All others
   must be the same.
-- A block with the name of a file as its title is also written to that file, beside those of the same page.
-  One named ``test_….py`` or ``conftest.py`` is not run by itself but by pytest.
+- A block with the name of a file as its title, but without a folder, is also written to that file, beside
+  those of the same page. One named ``test_….py`` or ``conftest.py`` is not run by itself but by pytest.
 - Clients, sessions and databases that a page leaves open in its namespace are closed behind it.
 """
 
@@ -126,7 +126,7 @@ class Reader:
         text = block.text
         for shown, real in self._urls.items():
             text = text.replace(shown, real)
-        if "." in block.title:
+        if "." in block.title and "/" not in block.title:
             (self._directory / block.title).write_text(text, encoding="utf-8")
         if block.language != "python":
             return None

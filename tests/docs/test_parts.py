@@ -19,9 +19,11 @@ from tests.docs.markdown import Page, read
 from tests.docs.programs import free_names, is_part, on_page_content, program, programs
 from tests.docs.test_docs import OUTPUT, ROOT, assert_same_output, each_page, urls
 
-HOW = ROOT / "docs/how-to/run-the-examples.md"
-PASTED = re.compile(r"`python -m asyncio`[^`]*run-the-examples\.md\)")
-APPENDED = re.compile(r"parts of `(\w+\.py)`: append them to it\. \[[^]]*\]\(run-the-examples\.md\)")
+HOW = ROOT / "docs/tutorial/first-lock.md"
+PASTED = re.compile(r"`python -m asyncio`[^`]*first-lock\.md#run-the-examples\)")
+APPENDED = re.compile(
+    r"parts of `(\w+\.py)`: append them to it\. \[[^]]*\]\([./\w-]*first-lock\.md#run-the-examples\)"
+)
 
 
 @each_page

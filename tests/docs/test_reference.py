@@ -24,30 +24,19 @@ from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency._policy import Policy
 from aiolocks.lock import events
 from aiolocks.lock.acquirable import Acquirable
+from aiolocks.transport.commands.family import kinds
 from tests.conftest import Connect, OwnServer
 from tests.docs.markdown import read
 from tests.docs.signatures import Signatures
-from tests.lua.test_acl import COMMANDS, FAMILIES, KEYSPACE, KNOWS_ITSELF, LOST, TRACKING
+from tests.lua.test_acl import COMMANDS, KEYSPACE, KNOWS_ITSELF, TRACKING
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = {path.stem: read(path).prose for path in (ROOT / "docs" / "reference").glob("*.md")}
 HOW_TO = read(ROOT / "docs" / "how-to" / "use-in-production.md")
 
 
-KINDS = {
-    "ReentrantLock": "reentrant",
-    "FairLock": "permits",
-    "MultiLock": "multi",
-    "Semaphore": "permits",
-    "Limits": "limits",
-    "RWLock": "spans",
-    "RangeLock": "spans",
-    "SingleFlight": "flight",
-    "UniqueJob": "jobs",
-    "Leadership": "leadership",
-    "Schedule": "schedule",
-}
-"""The kinds besides `Lock`, and whose scripts serve them."""
+KINDS = {kind.title: kind for kind in kinds().values() if kind.needs}
+"""The kinds whose scripts call more than those of `Lock`."""
 
 
 def section(heading: str) -> str:
@@ -80,13 +69,14 @@ def test_it_has_every_public_name() -> None:
     assert public == described - contrib - {"aiolocks.errors"}
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "Redlock"])
+# How to use a FencedRegister is a part of the page on fencing.
+@pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind != "FencedRegister"), "Redlock"])
 def test_each_kind_has_its_pages(kind: str) -> None:
-    assert f"::: aiolocks.{kind}\n" in REFERENCE[kind.lower()]
-    how_to = read(ROOT / "docs" / "how-to" / f"{kind.lower()}.md")
-    assert any(block.language == "python" for block in how_to.blocks)
-    for place in ("reference", "how-to"):
-        assert f"docs/{place}/{kind.lower()}.md" in read(ROOT / "README.md").links
+    readme = ROOT / "README.md"
+    (row,) = re.findall(rf"^\|.*\[`{kind}`\]\(.*$", readme.read_text("utf-8"), re.MULTILINE)
+    reference, how_to, *_ = re.findall(r"\]\(([^)#]+)", row)
+    assert f"::: aiolocks.{kind}\n" in REFERENCE[Path(reference).stem]
+    assert any(f"{kind}(" in block.text for block in read(ROOT / how_to).blocks if block.language == "python")
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -195,13 +185,9 @@ def test_it_explains_each_permission() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_has_the_words_of_each_kind(kind: str) -> None:
-    # These, too, are shown to be needed where they come from.
-    family = KINDS[kind]
-    lost = LOST.get("permits" if family in ("jobs", "schedule") else family, ())
-    needed = {*FAMILIES[family].words, *lost}
     rows = re.findall(r"^\| (`.+`) \| `(\+[+\w ]+)` \|$", HOW_TO.prose, re.MULTILINE)
     (words,) = [words for kinds, words in rows if f"`{kind}`" in kinds]
-    assert {word.removeprefix("+") for word in words.split()} == needed - {*COMMANDS}
+    assert {word.removeprefix("+") for word in words.split()} == {*KINDS[kind].needs}
 
 
 OPTIONAL = {"select", *KNOWS_ITSELF, *TRACKING}

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+import aiolocks
 from aiolocks.transport import faults
+from aiolocks.transport.commands.family import kinds
 from benchmarks import docs
 from benchmarks.model import Report
-from tests.docs import diagrams, llms, messages
+from tests.docs import diagrams, llms, matrix, messages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -37,6 +39,16 @@ def test_diagrams_are_as_their_texts_are_and_each_is_on_a_page() -> None:
 def test_each_page_is_in_the_sidebar() -> None:
     named = [path for _, path in llms.pages(llms.navigation())]
     assert sorted(named) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def test_the_matrix_of_kinds_is_as_the_code_is_and_has_each_kind() -> None:
+    assert matrix.PAGE.read_text("utf-8") == matrix.text(), "write it again: python -m tests.docs.matrix"
+    made = {kind.title for kind in kinds().values()} - {"Turn"}  # which `SingleFlight.turn` gives
+    assert {row.name for row in matrix.ROWS} == made
+
+
+def test_the_site_names_the_version() -> None:
+    assert f"\ncopyright: aiolocks {aiolocks.__version__}\n" in (ROOT / "mkdocs.yml").read_text("utf-8")
 
 
 def test_the_list_for_programs_is_as_the_pages_are() -> None:
@@ -81,11 +93,16 @@ def test_figures_are_those_that_the_benchmarks_measured() -> None:
 WORDS = {
     "leader election": ("how-to/leadership/", "reference/leadership/"),
     "mutex": ("reference/lock/",),
-    "kubernetes": ("how-to/kubernetes/", "how-to/deploy/"),
-    "celery": ("how-to/guard-schedulers/",),
-    "django": ("how-to/fence-django/",),
+    "kubernetes": ("how-to/deploy/",),
+    "celery": ("how-to/schedule/", "how-to/threads/"),
+    "django": ("how-to/fence-sql/", "how-to/threads/"),
     "troubleshooting": ("how-to/troubleshooting/",),
     "known limits": ("explanation/known-limits/",),
+    "timeout": ("reference/lock/", "how-to/use-in-production/"),
+    "cron": ("reference/schedule/", "how-to/schedule/"),
+    "singleton": ("how-to/which-one/",),
+    "barrier": ("how-to/which-one/",),
+    "rate limit": ("how-to/which-one/",),
 }
 """Words of a search, and pages that it must find."""
 
@@ -102,13 +119,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_site_builds_search_finds_and_signatures_are_those_of_users(site: Path) -> None:
-    entries = json.loads((site / "search/search_index.json").read_text("utf-8"))["docs"]
+    index = json.loads((site / "search/search_index.json").read_text("utf-8"))
+    separator = re.compile(index["config"]["separator"])
+    assert "timeout" in separator.split("(blocking_timeout=5)"), "names are split at `_`"
+    sections = [
+        (
+            entry["location"].partition("#")[0],
+            set(separator.split(f"{entry['title']} {entry['text']}".lower())),
+        )
+        for entry in index["docs"]
+    ]
     for words, pages in WORDS.items():
-        found = {
-            entry["location"].partition("#")[0]
-            for entry in entries
-            if words in f"{entry['title']} {entry['text']}".lower()
-        }
+        found = {page for page, said in sections if said.issuperset(words.split())}
         assert found.issuperset(pages), words
     for target in re.findall(r"^- \[.+?\]\((.+?)\)", (site / "llms.txt").read_text("utf-8"), re.MULTILINE):
         assert (site / target / "index.html").exists(), target
@@ -116,17 +138,12 @@ def test_site_builds_search_finds_and_signatures_are_those_of_users(site: Path) 
         text = page.read_text("utf-8")
         assert ">Never<" not in text, page  # a parameter that is no part of a call
         assert "AS_CONFIGURED" not in text, page  # a default that has no meaning for users
-    for kind in (
-        "reentrantlock",
-        "fairlock",
-        "multilock",
-        "semaphore",
-        "limits",
-        "rwlock",
-        "rangelock",
-        "redlock",
-    ):
+        for signature in re.findall(r'<div class="[^"]*doc-signature.*?</div>', text, re.DOTALL):
+            plain = re.sub("<[^>]+>", "", signature)
+            assert not re.search(r"=\s*\.\.\.", plain), f"{page} has a default that is not told: {plain}"
+    for kind in ("semaphore", "limits", "rwlock", "rangelock", "redlock"):
         assert "lock/#common-options" in (site / f"reference/{kind}/index.html").read_text("utf-8"), kind
+    assert (site / "reference/lock/index.html").read_text("utf-8").count(">common options</a>") == 3
     errors = (site / "reference/errors/index.html").read_text("utf-8")
     trouble = (site / "how-to/troubleshooting/index.html").read_text("utf-8")
     for name in messages.ERRORS:

@@ -131,7 +131,7 @@ async def is_running(redis: Redis, key: str) -> bool:
 
 
 async def test_taskiq(module: Callable[..., Any], tmp_path: Path) -> None:
-    tasks = module("taskiq", "tasks.py")
+    tasks = module("arq", "tasks.py")
     await tasks.broker.startup()
     try:
         with workers(tmp_path, 1, "taskiq", "worker", "tasks:broker", "--workers", "2"):

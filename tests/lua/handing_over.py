@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.lua.scripts import LUA, Scripts
+from tests.lua.scripts import Scripts, shipped
 
 OLD, NEW, OTHER = "a1" * 32, "b2" * 32, "c3" * 32
 NOT_HELD = [-1]
@@ -18,8 +18,8 @@ class HandingOver(Scripts):
 
     async def hand_over(self, old: str, new: str, *args: Any, **kwargs: Any) -> Any:
         _, text, *rest = self.acquiring(new, *args, **kwargs)  # type: ignore[attr-defined]
-        step = (LUA / f"{self.step}.lua").read_bytes()
-        handing = self.mutant.get(self.handing) or (LUA / f"{self.handing}.lua").read_bytes()
+        step = shipped(self.step)
+        handing = self.mutant.get(self.handing) or shipped(self.handing)
         assert text.endswith(step)
         return await self.run(("EVAL", text.removesuffix(step) + handing + step, *rest, old))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiolocks.transport.commands.caps import line_of
+from aiolocks.kinds.limits import line_of
 from tests.lua.scripts import HOUR, MINUTE, PermitScripts
 
 ONE = {"all": 1, "a": 1}

@@ -19,11 +19,9 @@ import hiredis
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-import aiolocks
 from aiolocks.transport.driver import RawConnection
 from aiolocks.transport.keys import key
-
-LUA = Path(aiolocks.__file__).parent / "lua"
+from aiolocks.transport.request import lua_sections
 
 MINUTE = 60_000
 HOUR = 3_600_000
@@ -58,9 +56,10 @@ TELLING_OF_THIEVES = (
 
 @cache
 def shipped(file: str) -> bytes:
-    """The text of a file: `permits_acquire`, `shared/fence`; `sit` is one of the tests."""
-    folder = Path(__file__).parent if file == "sit" else LUA
-    return (folder / f"{file}.lua").read_bytes()
+    """The text of a section: `permits_acquire`, `fence`; `sit` is a file of the tests."""
+    if file == "sit":
+        return (Path(__file__).parent / "sit.lua").read_bytes()
+    return lua_sections()[file.removeprefix("shared/")]
 
 
 @lru_cache(maxsize=256)

@@ -26,6 +26,7 @@ from aiolocks import (
     Semaphore,
     Session,
 )
+from aiolocks.transport.commands.family import kinds
 from tests.lua.flight_scripts import FlightScripts
 from tests.lua.job_scripts import JobScripts
 from tests.lua.leadership_scripts import LeadershipScripts
@@ -519,14 +520,14 @@ NAMED = (":*", ".fence:*", ".queue:*", ".bell.*")
 SPANS = ("readers", "upgradables", "writers", "reservations", "turns", "calls", "places")
 PERMITS = (*SCRIPTS, "hdel", "hget", "hincrby", "hlen", "hset", "zrangebyscore", "zrank")
 FAMILIES = {
-    "multi": Family(MultiScripts, (*SCRIPTS, "exists", "zrank", "zscore"), NAMED, multi_steps),
-    "reentrant": Family(
+    "multilock": Family(MultiScripts, (*SCRIPTS, "exists", "zrank", "zscore"), NAMED, multi_steps),
+    "reentrantlock": Family(
         ReentrantScripts,
         (*SCRIPTS, "exists", "zrangebyscore", "zscore"),
         (*NAMED, ".nest:*"),
         reentrant_steps,
     ),
-    "permits": Family(
+    "semaphore": Family(
         PermitScripts,
         PERMITS,
         (*NAMED, ".leases:*", ".value:*"),
@@ -548,13 +549,13 @@ FAMILIES = {
         (*NAMED, ".leases:*", ".turns:*", ".queue.*"),
         limit_steps,
     ),
-    "flight": Family(
+    "singleflight": Family(
         FlightScripts,
         (*SCRIPTS, "hget", "hlen", "hmget", "hset", "zscore"),
         (*NAMED, ".value:*"),
         flight_steps,
     ),
-    "jobs": Family(
+    "uniquejob": Family(
         JobScripts,
         (
             *SCRIPTS,
@@ -576,7 +577,7 @@ FAMILIES = {
         (":*", ".fence:*", *(f".{role}:*" for role in ("leases", "register", "queue", "history")), ".bell.*"),
         schedule_steps,
     ),
-    "spans": Family(
+    "rwlock": Family(
         SpanScripts,
         (*SCRIPTS, "exists", "hdel", "hget", "hlen", "hset", "zcount", "zrangebyscore", "zrank", "zscore"),
         (*NAMED, ".ends:*", ".waits:*", *(f".{side}.*" for side in SPANS)),
@@ -584,12 +585,14 @@ FAMILIES = {
     ),
 }
 LOST = {
-    "permits": ("hexists", "hkeys", "zscore"),
+    "semaphore": ("hexists", "hkeys", "zscore"),
     "leadership": ("hexists", "hkeys"),
-    "spans": ("hkeys",),
+    "rwlock": ("hkeys",),
     "limits": ("zscore",),
 }
 """The commands that those run besides, where one of several keys was lost."""
+WORKING_ALIKE = {"uniquejob": "semaphore", "schedule": "semaphore"}
+"""Their runs are permits: they run those besides, too."""
 
 
 @pytest.fixture
@@ -638,7 +641,7 @@ async def test_a_familys_scripts_need_each_of_their_commands_and_keys_and_no_mor
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("name", LOST)
 async def test_some_commands_are_needed_only_where_a_key_was_lost(by_hand, name) -> None:
-    steps = {"spans": span_steps_of_what_is_lost, "limits": limit_steps_of_what_is_lost}.get(
+    steps = {"rwlock": span_steps_of_what_is_lost, "limits": limit_steps_of_what_is_lost}.get(
         name, permit_steps_of_what_is_lost
     )
     family = replace(FAMILIES[name], steps=steps)
@@ -650,6 +653,19 @@ async def test_some_commands_are_needed_only_where_a_key_was_lost(by_hand, name)
             word,
             True,
         )
+
+
+@pytest.mark.parametrize("name", [name for name, kind in kinds().items() if kind.needs])
+def test_each_kind_says_the_commands_that_it_needs_beside_those_of_a_lock(name) -> None:
+    """`aiolocks doctor` tries them out, and the table for the ACL has them."""
+    kind = kinds()[name]
+    by_its_scripts = [one for one in FAMILIES if kinds()[one].family is kind.family]
+    if not by_its_scripts:  # it has one key, and no steps here
+        assert name in {"turnstile", "fencedregister"}
+        return
+    (family,) = by_its_scripts
+    lost = LOST.get(WORKING_ALIKE.get(family, family), ())
+    assert {*kind.needs} == {*FAMILIES[family].words, *lost} - {*COMMANDS}
 
 
 Make = Callable[[Session], Any]
@@ -668,21 +684,21 @@ RANGES: list[Make] = [
     lambda session: RangeLock(session, "{n}", ttl=10).upgradable(-1.5, 10),
 ]
 KINDS: dict[str, tuple[str, str, list[Make]]] = {
-    "FairLock": ("permits", "fairlock", [lambda session: FairLock(session, "{n}", ttl=10)]),
-    "Semaphore": ("permits", "semaphore", [lambda session: Semaphore(session, "{n}", 1, ttl=10)]),
+    "FairLock": ("semaphore", "fairlock", [lambda session: FairLock(session, "{n}", ttl=10)]),
+    "Semaphore": ("semaphore", "semaphore", [lambda session: Semaphore(session, "{n}", 1, ttl=10)]),
     "fair Semaphore": (
-        "permits",
+        "semaphore",
         "semaphore",
         [lambda session: Semaphore(session, "{n}", 1, fair=True, ttl=10)],
     ),
     "ReentrantLock": (
-        "reentrant",
+        "reentrantlock",
         "lock",
         [lambda session: ReentrantLock(session, "{n}", owner=_name(session))],
     ),
-    "MultiLock": ("multi", "lock", [lambda session: MultiLock(session, ["{n}a", "{n}b"], ttl=10)]),
-    "RWLock": ("spans", "rwlock", RW_LOCKS),
-    "RangeLock": ("spans", "rangelock", RANGES),
+    "MultiLock": ("multilock", "lock", [lambda session: MultiLock(session, ["{n}a", "{n}b"], ttl=10)]),
+    "RWLock": ("rwlock", "rwlock", RW_LOCKS),
+    "RangeLock": ("rwlock", "rangelock", RANGES),
 }
 """Family, and what its keys are called, and its locks, each of which excludes itself in another session."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from aiolocks.transport.commands.fenced import FencedCommands
+from aiolocks.kinds.fenced import FencedSteps
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import Scripts
 
@@ -103,7 +103,7 @@ async def test_a_hash_that_is_not_ours_is_refused_and_stays(register) -> None:
 
 
 async def test_the_commands_say_what_the_tests_do(register) -> None:
-    commands = FencedCommands(register.prefix, register.name)
+    commands = FencedSteps(register.prefix, register.name)
     write, read = commands.write("json", b"1", TOKEN), commands.read()
 
     assert write.words(as_eval=True) == register.words(

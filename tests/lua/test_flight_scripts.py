@@ -12,8 +12,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import FingerprintError
+from aiolocks.kinds.flightsteps import LINGER_MS, FlightSteps, Leaving, Left
 from aiolocks.transport import IN_TURN, SEATED, WAITING, Granted, Refused
-from aiolocks.transport.commands.flight import LINGER_MS, FlightCommands, Leaving, Left
+from aiolocks.transport.request import lua_sections
 from tests.lua.flight_scripts import LINGER, FlightScripts
 from tests.lua.mutants import (
     Mutation,
@@ -25,7 +26,7 @@ from tests.lua.mutants import (
     text_of,
     unnoticed,
 )
-from tests.lua.scripts import HOUR, LUA, MINUTE, about, microseconds
+from tests.lua.scripts import HOUR, MINUTE, about, microseconds
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:singleflight*")
 
@@ -642,8 +643,8 @@ async def test_a_queue_of_others_costs_nobody_a_key(flight) -> None:
 # -- the commands --------------------------------------------------------------------------------------------
 
 
-def commands(flight: FlightScripts, session: str = "x", fingerprint: str = "") -> FlightCommands:
-    return FlightCommands(
+def commands(flight: FlightScripts, session: str = "x", fingerprint: str = "") -> FlightSteps:
+    return FlightSteps(
         flight.prefix,
         "singleflight",
         flight.name,
@@ -1023,4 +1024,6 @@ def test_each_line_that_is_spared_stands_there() -> None:
 
 
 def test_the_files_are_those_of_the_kind() -> None:
-    assert {path.stem for path in LUA.glob("flight_*.lua")} == {file for file in FILES if "/" not in file}
+    assert {name for name in lua_sections() if name.startswith("flight_")} == {
+        file for file in FILES if "/" not in file
+    }

@@ -15,10 +15,9 @@ from tests.lua.handing_over import (
     hands_nothing_over_without_holding,
     next_one_has_it,
 )
-from tests.lua.mutants import checks, lines_left_out, unnoticed
+from tests.lua.mutants import checks, lines_left_out, text_of, unnoticed
 from tests.lua.scripts import (
     HOUR,
-    LUA,
     LockScripts,
     MultiScripts,
     PermitScripts,
@@ -178,7 +177,7 @@ async def test_each_line_is_needed(redis, prefix, kind) -> None:
     ],
 )
 async def test_each_guard_is_needed(redis, prefix, kind, guard) -> None:
-    text = (LUA / f"{kind.handing}.lua").read_text("utf-8")
+    text = text_of(kind.handing)
     assert text.count(guard) == 1
     mutants = [(guard, kind.handing, text.replace(guard, "").encode())]
     assert await unnoticed(kind, redis, prefix, mutants, among=CHECKS | MORE[kind]) == []

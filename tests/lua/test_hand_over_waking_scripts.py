@@ -16,8 +16,8 @@ from tests.lua.handing_over import (
     next_one_has_it,
 )
 from tests.lua.limit_scripts import LimitScripts
-from tests.lua.mutants import checks, lines_left_out, unnoticed
-from tests.lua.scripts import HOUR, LUA, MINUTE, SpanScripts, about, token_of
+from tests.lua.mutants import checks, lines_left_out, text_of, unnoticed
+from tests.lua.scripts import HOUR, MINUTE, SpanScripts, about, token_of
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*")
 
@@ -231,7 +231,7 @@ async def test_each_line_is_needed(redis, prefix, kind) -> None:
     ],
 )
 async def test_each_guard_is_needed(redis, prefix, kind, file, guard) -> None:
-    text = (LUA / f"{file}.lua").read_text("utf-8")
+    text = text_of(file)
     assert text.count(guard) == 1
     mutants = [(guard, file, text.replace(guard, "").encode())]
     assert await unnoticed(kind, redis, prefix, mutants, among=CHECKS | MORE[kind]) == []

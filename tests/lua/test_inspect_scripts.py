@@ -9,8 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks.transport.answers import Released
-from aiolocks.transport.commands.families.snapshots import Snapshot
-from aiolocks.transport.commands.inspect import FAMILIES, HOLDABLE
+from aiolocks.transport.commands.family import families, holdable
+from aiolocks.transport.commands.snapshots import Snapshot
 from aiolocks.transport.keys import key
 from tests.lua.scripts import (
     BELL,
@@ -61,7 +61,7 @@ def spans(redis, prefix) -> SpanScripts:
 
 async def look(scripts: Scripts, kind: str = "", *, waiters: int = 0) -> Snapshot:
     kind = kind or scripts.kind
-    command = FAMILIES[kind].look(scripts.prefix, kind, [scripts.name], waiters=waiters)
+    command = families()[kind].look(scripts.prefix, kind, [scripts.name], waiters=waiters)
     (snapshot,) = command.parse(await scripts.run(command.words(as_eval=True)))
     return snapshot
 
@@ -69,7 +69,7 @@ async def look(scripts: Scripts, kind: str = "", *, waiters: int = 0) -> Snapsho
 async def force(scripts: Scripts, snapshot: Snapshot | None = None, by: str = "") -> Released:
     """Frees what was found then, or is there now."""
     snapshot = snapshot or await look(scripts)
-    command = FAMILIES[scripts.kind].force(scripts.prefix, scripts.kind, scripts.name, snapshot, by)
+    command = families()[scripts.kind].force(scripts.prefix, scripts.kind, scripts.name, snapshot, by)
     return command.parse(await scripts.run(command.words(as_eval=True)))
 
 
@@ -85,7 +85,7 @@ async def untouched(scripts: Scripts) -> dict[bytes, Any]:
 # -- looking
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", families())
 async def test_nothing_stands_there(lock, kind) -> None:
     snapshot = await look(lock, kind)
     seconds, micros = await lock.redis.time()
@@ -149,7 +149,9 @@ async def test_several_names_in_one_step(permits) -> None:
         await one.acquire(ME, number + 1)
         await one.sit(f"{number}")
         await one.sit(f"{number}", card=f"{number}")
-    command = FAMILIES["semaphore"].look(permits.prefix, "semaphore", [one.name for one in names], waiters=1)
+    command = families()["semaphore"].look(
+        permits.prefix, "semaphore", [one.name for one in names], waiters=1
+    )
     snapshots = command.parse(await permits.run(command.words(as_eval=True)))
 
     assert [[holder.permits for holder in snapshot.holders] for snapshot in snapshots] == [[1], [2], [3], []]
@@ -214,7 +216,7 @@ async def test_looking_changes_nothing(permits, spans) -> None:
 
 async def test_a_register_is_not_read(lock) -> None:
     await lock.redis.hset(key(lock.prefix, "fencedregister", lock.name), "value", "of the user")
-    command = FAMILIES["fencedregister"].look(lock.prefix, "fencedregister", [lock.name])
+    command = families()["fencedregister"].look(lock.prefix, "fencedregister", [lock.name])
     raw = await lock.run(command.words(as_eval=True))
 
     assert raw[1][2] == [b"hash", -1, []]
@@ -230,9 +232,9 @@ async def test_very_many_of_them(permits) -> None:
     assert len((await look(permits)).holders) == 9_000
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", families())
 async def test_a_key_of_another_type_is_no_error(lock, kind) -> None:
-    family = FAMILIES[kind]
+    family = families()[kind]
     for role in (*family.roles, "queue"):
         place = key(lock.prefix, kind, lock.name, role)
         for type_, make in OTHER_TYPES.items():
@@ -336,7 +338,9 @@ async def test_without_an_operator_no_holder_is_told(lock, permits, spans) -> No
 def test_only_holders_that_read_a_mark_as_a_loss_are_told() -> None:
     """Also those of earlier versions: they took any text for a renewal of their runs."""
     told = {
-        kind for kind in HOLDABLE if FAMILIES[kind].force("aiolocks", kind, "name", Snapshot(1), "{}").args[2]
+        kind
+        for kind in holdable()
+        if families()[kind].force("aiolocks", kind, "name", Snapshot(1), "{}").args[2]
     }
     assert told == {"lock", "fairlock", "leadership", "semaphore", "limits", "rwlock", "rangelock"}
 
@@ -614,5 +618,5 @@ async def test_spans_where_somebody_else_has_put_something(spans, type_) -> None
 
 
 def test_every_kind_that_is_held_can_be_freed() -> None:
-    assert set(HOLDABLE) == set(FAMILIES) - {"turnstile", "fencedregister", "ratelimit", "latch"}
+    assert set(holdable()) == set(families()) - {"turnstile", "fencedregister", "ratelimit", "latch"}
     assert len(SEAT) == 16

@@ -13,8 +13,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from aiolocks.kinds.jobsteps import JobSteps, TicketRun, enqueueing, withdrawing
 from aiolocks.transport import SEATED, WAITING, Granted, Refused
-from aiolocks.transport.commands.jobs import JobCommands, TicketRun, enqueueing, withdrawing
 from aiolocks.transport.request import Command
 from tests.lua.job_scripts import JobScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
@@ -1208,8 +1208,8 @@ async def do(redis: Redis, command: Command[Any]) -> Any:
 
 def commands(
     prefix: str, *, limit: int = 1, waiting: int | None = None, ticket_run: TicketRun | None = None
-) -> JobCommands:
-    return JobCommands(
+) -> JobSteps:
+    return JobSteps(
         prefix, "n", limit=limit, waiting=waiting, ticket_run=ticket_run, retention_ms=MINUTE, session="s"
     )
 

@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from aiolocks import ConfigurationError
-from aiolocks.transport.commands.latch import LatchCommands
+from aiolocks.kinds.latch import LatchSteps
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about
 
@@ -173,7 +173,7 @@ async def test_something_else_is_refused_and_stays(latch) -> None:
 
 
 async def test_the_commands_say_what_the_tests_do(latch) -> None:
-    commands = LatchCommands(latch.prefix, latch.name, 3, MINUTE)
+    commands = LatchSteps(latch.prefix, latch.name, 3, MINUTE)
     wait, count_down, reset = commands.wait("7"), commands.count_down(ME, 2), commands.reset(ME, 4)
 
     assert wait.words(as_eval=True) == latch.words("latch_wait", [latch.key()], "", 3, MINUTE, "7")

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from aiolocks.kinds.limits import LimitSteps, caps_of, line_of
 from aiolocks.transport.answers import Granted, Refused
-from aiolocks.transport.commands.caps import caps_of, line_of
-from aiolocks.transport.commands.inspect import FAMILIES
-from aiolocks.transport.commands.limits import LimitsCommands
+from aiolocks.transport.commands.family import families
 from aiolocks.transport.commands.standing import TOLD, WAITING
 from tests.lua.limit_scripts import ONE, LimitScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
@@ -593,7 +592,7 @@ async def test_it_reads_as_what_it_is(limits) -> None:
     await limits.wait(B, "x")
     await limits.of(all=1, b=1).wait(C, "y")
 
-    look = FAMILIES["limits"].look(limits.prefix, "limits", [limits.name], waiters=5)
+    look = families()["limits"].look(limits.prefix, "limits", [limits.name], waiters=5)
     [snapshot] = look.parse(await limits.redis.execute_command(*look.words(as_eval=True)))
 
     assert [holder.keys for holder in snapshot.holders] == [(("a", 1), ("all", 1))]
@@ -612,7 +611,7 @@ def test_a_line_is_read_as_it_was_written() -> None:
 
 
 async def test_the_commands_say_what_is_full(limits) -> None:
-    commands = LimitsCommands(limits.prefix, limits.name, ONE, retention_ms=HOUR, session="s")
+    commands = LimitSteps(limits.prefix, limits.name, ONE, retention_ms=HOUR, session="s")
     redis = limits.redis
 
     async def acquire(token: str) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from aiolocks.transport import IN_TURN, SEATED, TOLD, WAITING, LockCommands
+from aiolocks.transport import IN_TURN, SEATED, TOLD, WAITING, LockSteps
 from aiolocks.transport.commands.listening import Listener
 from aiolocks.transport.request import Script
 from tests.lua.mutants import Jury, fails, text_of
@@ -992,7 +992,7 @@ async def test_a_bell_that_comes_to_its_end_by_itself_is_heard(lock) -> None:
 
 
 async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> None:
-    commands = LockCommands(lock.prefix, lock.name, retention_ms=HOUR, session="x")
+    commands = LockSteps(lock.prefix, lock.name, retention_ms=HOUR, session="x")
     said = [
         (commands.acquire(ME, MINUTE, "{}"), lock.acquiring(ME)),
         (
@@ -1048,7 +1048,7 @@ NAMES = ["plain", "a:b", "user:{42}:cart", "{42}", "a%b:{x}{y}", "{}", "}{", "{"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_keys_of_a_name_share_a_slot(name) -> None:
-    mine, others = (LockCommands("shop", name, retention_ms=HOUR, session=session) for session in ("x", "y"))
+    mine, others = (LockSteps("shop", name, retention_ms=HOUR, session=session) for session in ("x", "y"))
     commands = [
         mine.acquire(ME, MINUTE, "{}", SEATED),
         mine.release(ME, MINUTE, leave=True),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from aiolocks.kinds.multilock import SeveralSteps
 from aiolocks.transport import IN_TURN, PASSING, SEATED
-from aiolocks.transport.commands.multi import MultiCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, MultiScripts, about
 
@@ -790,7 +790,7 @@ async def test_only_a_bell_of_the_queues_own_name_is_used_as_a_key(locks) -> Non
 
 async def test_the_commands_say_to_the_scripts_what_these_tests_say(locks) -> None:
     names = [one.name for one in locks.all]
-    commands = MultiCommands(locks.prefix, names, retention_ms=HOUR, session="s")
+    commands = SeveralSteps(locks.prefix, names, retention_ms=HOUR, session="s")
     said = [
         (commands.acquire(ME, MINUTE, "{}"), locks.acquiring(ME)),
         (commands.acquire(ME, MINUTE, "{}", IN_TURN | PASSING), locks.acquiring(ME, flags="tp")),
@@ -806,7 +806,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(locks) -> No
 
 def test_other_names_have_another_bell() -> None:
     together = [["x"], ["x", "a"], ["x", "a", "b"], ["x", "a.b"], ["x", "ab"], ["x", "b", "a"]]
-    bells = [MultiCommands("shop", names, retention_ms=HOUR, session="s").bell for names in together]
+    bells = [SeveralSteps("shop", names, retention_ms=HOUR, session="s").bell for names in together]
 
     assert len(set(bells)) == len(together)
 

@@ -12,9 +12,9 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
+from aiolocks.kinds.permits import PermitSteps
 from aiolocks.transport import IN_TURN, PASSING, SEATED, STAYING, WAITING
 from aiolocks.transport.commands.listening import Listener
-from aiolocks.transport.commands.permits import PermitCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import (
     BELL,
@@ -1539,8 +1539,8 @@ async def test_steps_of_who_holds_nothing_write_nothing(permits) -> None:
 
 
 async def test_the_commands_say_to_the_scripts_what_these_tests_say(permits) -> None:
-    def commands(*, fair: bool, value: int | None = 3) -> PermitCommands:
-        return PermitCommands(
+    def commands(*, fair: bool, value: int | None = 3) -> PermitSteps:
+        return PermitSteps(
             permits.prefix,
             "semaphore",
             permits.name,
@@ -1622,7 +1622,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
 
 @pytest.mark.parametrize("name", ["plain", "user:{42}:cart", "a%b:{x}{y}", "{}", "{", "a{\n\0}"])
 def test_all_keys_of_a_name_share_a_slot(name) -> None:
-    commands = PermitCommands(
+    commands = PermitSteps(
         "shop", "semaphore", name, permits=1, value=1, fair=True, retention_ms=HOUR, session="x"
     )
     command = commands.acquire(ME, MINUTE, "{}", SEATED)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from aiolocks.transport.commands.ratelimit import ONLY_ASKED, Bucket, RateLimitCommands
+from aiolocks.kinds.ratelimit import ONLY_ASKED, Bucket, RateLimitSteps
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import Scripts, about, microseconds
 
@@ -290,7 +290,7 @@ async def test_entries_that_are_not_ours_are_refused_and_stay(ratelimit) -> None
 
 
 async def test_the_commands_say_what_the_tests_do(ratelimit) -> None:
-    commands = RateLimitCommands(ratelimit.prefix, [Bucket(ratelimit.name, 3, 180.0, 3)])
+    commands = RateLimitSteps(ratelimit.prefix, [Bucket(ratelimit.name, 3, 180.0, 3)])
     acquire, give_back = commands.acquire(ME, 2, 7), commands.give_back(ME)
 
     assert acquire.words(as_eval=True) == ratelimit.words(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from aiolocks.transport.commands.redis_py import RedisPyCommands
+from aiolocks.contrib.redis_py.steps import RedisPySteps
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about
 
@@ -155,7 +155,7 @@ async def test_a_key_of_another_type_is_refused(lock, step: str) -> None:
 
 
 async def test_the_commands_say_what_the_tests_do(lock) -> None:
-    commands, key = RedisPyCommands(lock.key()), [lock.key()]
+    commands, key = RedisPySteps(lock.key()), [lock.key()]
     said = {
         "acquire": (commands.acquire(ME, None, again=False), (ME, "", 0)),
         "extend": (commands.extend(ME, 5, replace=True), (ME, 5, 1)),

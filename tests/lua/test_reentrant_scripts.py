@@ -13,9 +13,9 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
+from aiolocks.kinds.reentrant import ReentrantSteps
 from aiolocks.transport import IN_TURN, SEATED, TOLD
 from aiolocks.transport.commands.listening import Listener
-from aiolocks.transport.commands.reentrant import ReentrantCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, ReentrantScripts, about
 
@@ -599,7 +599,7 @@ async def test_everything_that_stands_there_has_a_ttl(lock) -> None:
 
 async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> None:
     for apart, who in ((False, "s"), (True, f"s.{OWNER[:16]}")):
-        commands = ReentrantCommands(
+        commands = ReentrantSteps(
             lock.prefix, lock.name, owner=OWNER, apart=apart, retention_ms=HOUR, session="s"
         )
         said = [
@@ -644,7 +644,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
 
 @pytest.mark.parametrize("name", ["plain", "user:{42}:cart", "a%b:{x}{y}", "{}"])
 def test_all_keys_of_a_name_share_a_slot(name) -> None:
-    commands = ReentrantCommands("shop", name, owner=OWNER, apart=True, retention_ms=HOUR, session="x")
+    commands = ReentrantSteps("shop", name, owner=OWNER, apart=True, retention_ms=HOUR, session="x")
     keys = {*commands.acquire(ME, MINUTE, "{}", SEATED).keys}
 
     assert len(keys) == 5

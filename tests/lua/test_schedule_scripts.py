@@ -10,8 +10,8 @@ import json
 import pytest
 from redis.exceptions import ResponseError
 
+from aiolocks.kinds.ticksteps import Ask, Claimed, NotClaimed, TickSteps, reading
 from aiolocks.transport import Granted, Refused
-from aiolocks.transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands, reading
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
 from tests.lua.schedule_scripts import OTHERS, THESE, THIRD, WEEK, ScheduleScripts, described
 from tests.lua.scripts import HOUR, MINUTE, about
@@ -939,7 +939,7 @@ async def test_the_commands_say_what_the_tests_do(schedule) -> None:
         definition=THESE,
         again=due + MINUTE,
     )
-    commands = TickCommands(schedule.prefix, schedule.name, ask, retention_ms=HOUR, session="me")
+    commands = TickSteps(schedule.prefix, schedule.name, ask, retention_ms=HOUR, session="me")
     claim = commands.acquire(ME, MINUTE, "{}")
 
     arguments = (ME, MINUTE, HOUR, "{}", WEEK, "s", 0, due, before, before, MINUTE, "", 1000)

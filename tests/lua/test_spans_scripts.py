@@ -15,10 +15,10 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
+from aiolocks.kinds.spans import Span, SpanSteps
 from aiolocks.transport import PASSING, SEATED, STAYING, WAITING
-from aiolocks.transport.commands.inspect import FAMILIES
+from aiolocks.transport.commands.family import families
 from aiolocks.transport.commands.listening import Listener
-from aiolocks.transport.commands.spans import Span, SpanCommands
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
 from tests.lua.scripts import (
     BELL,
@@ -483,7 +483,7 @@ async def test_a_call_ends_with_its_owner(spans) -> None:
 async def test_of_dead_waiters_nothing_stays_under_a_name_in_use(redis, prefix, ttl) -> None:
     """Longer after their end than the keys of deadlines would have lasted for their sake alone."""
     spans = SpanScripts(redis, prefix)
-    family = FAMILIES[spans.kind]
+    family = families()[spans.kind]
     for who in (ME, OTHER):  # one of them holds on
         await spans.acquire(who, "r", ttl=ttl)
     await spans.acquire(OTHER, "r", ttl=MINUTE)
@@ -1685,8 +1685,8 @@ async def test_everything_that_stands_there_has_a_ttl(spans) -> None:
 
 
 async def test_the_commands_say_to_the_scripts_what_these_tests_say(spans) -> None:
-    def commands(under: str = "") -> SpanCommands:
-        return SpanCommands(
+    def commands(under: str = "") -> SpanSteps:
+        return SpanSteps(
             spans.prefix,
             "rangelock",
             spans.name,
@@ -1762,7 +1762,7 @@ async def test_replies_are_integers_and_strings_alone(connect, prefix, protocol)
 
 @pytest.mark.parametrize("name", ["plain", "user:{42}:cart", "a%b:{x}{y}", "{}"])
 def test_all_keys_of_a_name_share_a_slot(name) -> None:
-    commands = SpanCommands(
+    commands = SpanSteps(
         "shop",
         "rwlock",
         name,

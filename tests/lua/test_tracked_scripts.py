@@ -7,27 +7,29 @@ from typing import Any
 
 import pytest
 
-from aiolocks.transport import Command, LockCommands, several
-from aiolocks.transport.commands.base import NameCommands
-from aiolocks.transport.commands.leadership import LeadershipCommands
-from aiolocks.transport.commands.multi import MultiCommands
-from aiolocks.transport.commands.permits import PermitCommands
-from aiolocks.transport.commands.reentrant import ReentrantCommands
-from aiolocks.transport.commands.spans import Span, SpanCommands
+from aiolocks.kinds.multilock import SeveralSteps
+from aiolocks.kinds.permits import PermitSteps
+from aiolocks.kinds.reentrant import ReentrantSteps
+from aiolocks.kinds.spans import Span, SpanSteps
+from aiolocks.kinds.terms import KIND, TERMS
+from aiolocks.transport import Command, LockSteps, several
+from aiolocks.transport.commands.base import NameSteps
 from tests.lua.scripts import HOUR, MINUTE, Ear, LockScripts
 
 TOKEN = "a1" * 32
 SPACE: dict[str, Any] = {"retention_ms": HOUR, "session": "s"}
 KINDS: dict[str, Callable[[str], Any]] = {
-    "lock": lambda prefix: LockCommands(prefix, "a", **SPACE),
-    "reentrant": lambda prefix: ReentrantCommands(prefix, "a", owner=TOKEN[:32], apart=False, **SPACE),
-    "several": lambda prefix: MultiCommands(prefix, ("a", "b"), **SPACE),
-    "semaphore": lambda prefix: PermitCommands(
+    "lock": lambda prefix: LockSteps(prefix, "a", **SPACE),
+    "reentrant": lambda prefix: ReentrantSteps(prefix, "a", owner=TOKEN[:32], apart=False, **SPACE),
+    "several": lambda prefix: SeveralSteps(prefix, ("a", "b"), **SPACE),
+    "semaphore": lambda prefix: PermitSteps(
         prefix, "semaphore", "a", permits=1, value=2, fair=False, **SPACE
     ),
-    "fair": lambda prefix: PermitCommands(prefix, "fairlock", "a", permits=1, value=None, fair=True, **SPACE),
-    "leadership": lambda prefix: LeadershipCommands(prefix, "a", **SPACE),
-    "writer": lambda prefix: SpanCommands(
+    "fair": lambda prefix: PermitSteps(prefix, "fairlock", "a", permits=1, value=None, fair=True, **SPACE),
+    "leadership": lambda prefix: PermitSteps(
+        prefix, KIND, "a", permits=1, value=None, fair=True, family=TERMS, **SPACE
+    ),
+    "writer": lambda prefix: SpanSteps(
         prefix,
         "rangelock",
         "a",
@@ -49,7 +51,7 @@ async def said(ear: Ear, command: Command[Any]) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("asking", ["renew", "owned"])
 async def test_each_later_change_of_its_key_is_told_once(redis, prefix, kind, asking) -> None:
-    steps: NameCommands = KINDS[kind](prefix)
+    steps: NameSteps = KINDS[kind](prefix)
     acquire: Command[Any] = steps.acquire(TOKEN, MINUTE, "{}")  # type: ignore[attr-defined]
     # A connection is told nothing of what it does itself; so another one deletes.
     async with LockScripts(redis, prefix).listening() as ear:
@@ -71,7 +73,7 @@ async def test_each_later_change_of_its_key_is_told_once(redis, prefix, kind, as
 
 
 async def test_after_several_renewals_in_one_request_each_change_is_told_once(redis, prefix) -> None:
-    locks = [LockCommands(prefix, name, **SPACE) for name in "abc"]
+    locks = [LockSteps(prefix, name, **SPACE) for name in "abc"]
     async with LockScripts(redis, prefix).listening() as ear:
         renewals = []
         for lock in locks:
@@ -89,7 +91,7 @@ async def test_after_several_renewals_in_one_request_each_change_is_told_once(re
 
 
 async def test_an_unwatched_renewal_is_told_of_nothing(redis, prefix) -> None:
-    steps = LockCommands(prefix, "a", **SPACE)
+    steps = LockSteps(prefix, "a", **SPACE)
     async with LockScripts(redis, prefix).listening() as ear:
         await said(ear, steps.acquire(TOKEN, MINUTE, "{}"))
         watched = steps.renew(TOKEN, MINUTE)

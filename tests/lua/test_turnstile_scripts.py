@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from aiolocks.transport.commands.turnstile import REMEMBERED, TurnstileCommands
+from aiolocks.kinds.turnstile import REMEMBERED, TurnstileSteps
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about
 
@@ -131,7 +131,7 @@ async def test_places_that_are_not_ours_are_refused_and_stay(turnstile) -> None:
 
 
 async def test_the_commands_say_what_the_tests_do(turnstile) -> None:
-    commands = TurnstileCommands(turnstile.prefix, turnstile.name)
+    commands = TurnstileSteps(turnstile.prefix, turnstile.name)
     enter, end = commands.enter(ME, MINUTE), commands.end(ME)
 
     assert enter.words(as_eval=True) == turnstile.words(

@@ -1,4 +1,4 @@
-"""The defects of the library that the simulated world has found, and what mended each.
+"""The defects of the library that the simulated world has found, and what fixed each.
 
 python -m tests.simulation.defects --write    puts the table into docs/explanation/trust.md
 """
@@ -17,7 +17,7 @@ class Defect(NamedTuple):
     Attributes:
         seed: Of the schedule that found it. The draws from most of these seeds have changed since: the small
             schedules in `found.py` and its neighbours are run again. Empty: that schedule was planted.
-        commit: The one that mended it.
+        commit: The one that fixed it.
     """
 
     what: str
@@ -26,7 +26,7 @@ class Defect(NamedTuple):
     commit: str
 
 
-HEAD = ("| defect | sort | seed | mended by |", "|---|---|---|---|")
+HEAD = ("| defect | sort | seed | fixed by |", "|---|---|---|---|")
 
 DEFECTS = (
     Defect(

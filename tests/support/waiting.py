@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from aiolocks.lock.waiter import Stage
+
 if TYPE_CHECKING:
     from aiolocks import Session
 
@@ -48,7 +50,7 @@ async def eventually(predicate: Callable[[], Any], *, within: float = 3.0) -> An
 def sleeps(session: Session, *, number: int = 1) -> bool:
     """Whether at least that many of the session's waiters were refused, and sleep now."""
     engine = session._engine
-    return engine is not None and sum(one.asleep for one in engine.waiting) >= number
+    return engine is not None and sum(one.stage is Stage.SLEEPING for one in engine.waiting) >= number
 
 
 def _source(predicate: Callable[..., object]) -> str:

@@ -1276,11 +1276,12 @@ async def test_repr_tells_where_it_stands(make_session, transport) -> None:
     session = make_session(backoff=SLOW)
     task = waiting(session)
     call = await transport.asked("acquire")
-    (acquisition,) = session._engine.waiting
-    assert repr(acquisition) == "<Waiter for Lock 'name' ASKING naps=0>"
+    (first,) = session._engine.waiting
+    assert repr(first) == "<FirstAsk for Lock 'name'>"
 
     refuse(call)
     await turns()
+    (acquisition,) = session._engine.waiting
     assert repr(acquisition) == "<Waiter for Lock 'name' SLEEPING naps=1>"
 
     await cancel(task)

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from aiolocks.transport.commands.lock import LockCommands
-from aiolocks.transport.commands.multi import MultiCommands
+from aiolocks.kinds.multilock import SeveralSteps
+from aiolocks.transport.commands.lock import LockSteps
 from aiolocks.transport.commands.standing import WAITING
 from aiolocks.transport.request import Call, Command, ignore
 
 OLD, NEW = "a1" * 16, "b2" * 16
 
 
-def lock(name: str) -> LockCommands:
-    return LockCommands("p", name, retention_ms=1, session="s")
+def lock(name: str) -> LockSteps:
+    return LockSteps("p", name, retention_ms=1, session="s")
 
 
-def multi(*names: str) -> MultiCommands:
-    return MultiCommands("p", names, retention_ms=1, session="s")
+def multi(*names: str) -> SeveralSteps:
+    return SeveralSteps("p", names, retention_ms=1, session="s")
 
 
 def call(command: Command[Any]) -> Call[Any]:

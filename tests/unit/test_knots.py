@@ -11,7 +11,7 @@ import pytest
 from aiolocks.inspect.deadlocks import Found
 from aiolocks.inspect.knots import Lease, Occupants, in_order, knots, may_wait_for, stuck
 from aiolocks.inspect.waits import Held, Wait, Want, record_of, waits_in
-from aiolocks.transport.commands.families.snapshots import Place
+from aiolocks.transport.commands.snapshots import Place
 
 EVERYTHING = (float("-inf"), float("inf"))
 

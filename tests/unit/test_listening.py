@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff, FairLock, Lock, Session
+from aiolocks.kinds.multilock import steps_of
 from aiolocks.lock.backoff import SILENT
 from aiolocks.transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, one_request_each
 from aiolocks.transport.answers import Refused
-from aiolocks.transport.commands.multislot import commands_of
 from tests.unit.fakes import cut, deny, grant, let_go, refuse, releasing, turns
 
 SECOND = 1000
@@ -241,7 +241,7 @@ def test_a_request_has_one_slot_and_no_more_than_48_keys(waiting, by_slot: bool,
 )
 def test_in_several_slots_it_waits_for_all_of_them(answers: list[int], told: int) -> None:
     names = ["a", "b"]
-    commands = commands_of("p", names, retention_ms=1000, session="s")
+    commands = steps_of("p", names, retention_ms=1000, session="s")
     saga = commands.listener("t" * 32).saga()  # type: ignore[union-attr]
 
     requests = next(saga)

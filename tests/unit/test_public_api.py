@@ -55,6 +55,7 @@ from aiolocks import (
     WriterLease,
 )
 from aiolocks.lock.options import DEFAULTS
+from tests.kinds import declared
 from tests.unit.fakes import generous, hold
 
 # Frozen here, so that a change of the contract is a decision.
@@ -168,6 +169,10 @@ MEMBERS = {
     Session: "of aclose statistics inspect force_release __aenter__ __aexit__",
     Backoff: "delay",
 }
+for more in declared("PUBLIC"):
+    NAMES |= {cls.__name__ for cls in more}
+    CLASSES += more
+    MEMBERS |= more
 EACH_MEMBER = [(cls, name) for cls, names in MEMBERS.items() for name in names.split()]
 STATISTICS = {
     "leases_held",

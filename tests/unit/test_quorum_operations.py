@@ -9,9 +9,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from aiolocks import BackendError, ConfigurationError
-from aiolocks.transport import SEATED, WAITING, Fault, Granted, LockCommands, Refused, Released, faults
+from aiolocks.kinds.redlock import RedlockSteps
+from aiolocks.transport import SEATED, WAITING, Fault, Granted, LockSteps, Refused, Released, faults
 from aiolocks.transport.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
-from aiolocks.transport.commands.redlock import RedlockCommands
 from aiolocks.transport.quorum.acquiring import Acquiring
 from aiolocks.transport.quorum.keeping import Adopting, Carried, Renewing
 from aiolocks.transport.quorum.operations import (
@@ -35,7 +35,7 @@ DEMOTED = faults.refused(ReadOnlyError("You can't write against a read only repl
 FOREIGN = faults.refused(ResponseError("WRONGTYPE Operation against a key"))
 MISCONFIGURED = Fault(ConfigurationError("the same server"), transient=False, unknown=False)
 TOKEN = "a1" * 16
-COMMANDS = RedlockCommands("p", "n", retention_ms=1000, session="s", node_timeout=1.0)
+COMMANDS = RedlockSteps("p", "n", retention_ms=1000, session="s", node_timeout=1.0)
 FIVE, THREE = "abcde", "abc"
 
 
@@ -556,7 +556,7 @@ def test_what_one_master_alone_tells_is_not_enough() -> None:
 
 
 def test_a_redlock_has_keys_of_its_own() -> None:
-    simple = LockCommands("p", "n", retention_ms=1000, session="s")
+    simple = LockSteps("p", "n", retention_ms=1000, session="s")
     own = {*COMMANDS.acquire(TOKEN, 1000, "{}").keys, COMMANDS.bell}
     assert own.isdisjoint({*simple.acquire(TOKEN, 1000, "{}").keys, simple.bell})
     assert all(key.startswith(b"p:redlock") for key in own)

@@ -11,7 +11,7 @@ from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
 from aiolocks import RateDecision, RateLimit
-from aiolocks.transport.commands.ratelimit import Bucket
+from aiolocks.kinds.ratelimit import Bucket
 
 
 @pytest.mark.parametrize(

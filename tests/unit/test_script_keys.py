@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.unit.test_scripts import LUA, SCRIPTS
+from tests.unit.test_scripts import SCRIPTS, SECTIONS
 
 ONE_KEY = {
     *("GET", "SET", "PTTL", "PEXPIRE", "TYPE"),
@@ -171,7 +171,7 @@ def test_no_script_uses_data_as_a_key(name) -> None:
 
 
 def test_a_bell_of_a_seat_is_one_that_was_looked_at() -> None:
-    text = (LUA / "shared" / "queue.lua").read_text("utf-8")
+    text = SECTIONS["queue"].decode()
 
     assert "local function bell_of(queue, entry) return bell_in(queue, entry, SEAT) end\n" in text
     assert [name for name, one in SCRIPTS.items() if one.text.count(b"function bell_in(") > 1] == []

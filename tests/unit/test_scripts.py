@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import aiolocks
-from aiolocks.transport.request import Script
+from aiolocks.transport.request import Script, lua_sections
+from tests.kinds import declared
 
 PACKAGE = Path(aiolocks.__file__).parent
 LUA = PACKAGE / "lua"
-STEPS = sorted(LUA.glob("*.lua"))
-SHARED = sorted((LUA / "shared").glob("*.lua"))
-FILES = STEPS + SHARED
+FILES = sorted(LUA.glob("*.lua"))
+SECTIONS = lua_sections()
 MODULES = sorted(PACKAGE.rglob("*.py"))
 WITH_SCRIPTS = [path for path in MODULES if re.search(r"\bScript\b", path.read_text("utf-8"))]
 
@@ -90,73 +90,68 @@ FROZEN = {
     "spans_owned": "051a7580befd8c98fe254fce9850b83de1681f1c",
     "spans_release": "4132d5eaba60bfec4b9f963e5256377c2a4a25b0",
     "spans_renew": "8c6e4be3f3f94a0acc927185cabd6c20f731267f",
+    "latches": "7a7f8acb7f2bb1b3220aa5fab3012ff45b70e9a4",
+    "latch_wait": "77d32be5110f44094a11569e06313ab93342ec43",
+    "latch_count_down": "e90629b73422048d5b3e730cae93adbc045675e1",
+    "latch_reset": "85d1263f03cfaa8aa9ac96b334ec14c6ad187e1b",
     "ratelimit_acquire": "9d1186832892f333d4bac29685f0e34a359eb1a3",
     "ratelimit_give_back": "1cdcc263825f1eeac2f0440733d9d95e962a30a3",
-    "latch_count_down": "100e0a73ce3ea5c499415f52bf771e017be6fafd",
-    "latch_reset": "82397d446ce0f0805821991b7df969860f4dba25",
-    "latch_wait": "7b8ede55316e3920f077bb927c144d1fff0babdd",
     "turnstile_end": "c94120a9bf6d7cee4aa99236463377a7361bdb45",
     "turnstile_enter": "d654ebe4b9bfbc1ef2dc16369e94d91f4a6eca34",
     "lock_steal": "dd30b45fa0380aa6a2ba237a0dd3c1e4ad9204ff",
     "permits_steal": "f7c8778b8cbcb23e92aa863a96236655c15c1da7",
     "reentrant_steal": "8f3b4a4e2bb69f3ecf7a50797c0910c1b323190b",
-    "shared/stolen": "eb955e310f77a431f2bc62479fcd4517538a3db4",
-    "shared/fence": "fc638a33bfb622582c434bf24100af245548c05e",
-    "shared/flights": "bf5080eea458a748380e0e1271a2dc917ffa01ce",
-    "shared/forcing": "c579452a465fa73d73151c4de1570000cdb6362e",
-    "shared/hand_over_lock": "94d74dd4d456a51b819816562331c60be035a1bb",
-    "shared/hand_over_nest": "b4df6080da228a300df3e1ad807b88d16b43ca57",
-    "shared/hand_over_locks": "43a1e6e510876c12f88e11700eb80fb7b15bdfb7",
-    "shared/hand_over_permits": "a06ab03c30d4af1acbff581ad2c1d6447c17b539",
-    "shared/hand_over_spans": "ad21b70548bd519f6355861b100dca4676a87e6f",
-    "shared/hand_over_limits": "0442b518164e815dbd1f2d513a261f78b9905d0b",
-    "shared/lock_straight": "a388f8e3109a5257b73e1cc27b0e42ee267b198c",
-    "shared/locks": "5f72789c3bc6bf2d86a5f8f46bbee2cb1530e34c",
-    "shared/mid_move": "30421dd16959689188aea4ef573168d9bb47c963",
-    "shared/mid_move_lock": "e49070a5b8bbd545525bba82127d2f4c77fb5512",
-    "shared/mid_move_multi": "78b841b003c47fd6f468a8754d69bab5eca39710",
-    "shared/mid_move_nest": "2a928c5c9b7f4103bd94a24b62a2a08775efa6fa",
-    "shared/mid_move_permits": "e91fbd3c36ae2220bfec32b97c35a6aa96fc0d2c",
-    "shared/mid_move_spans": "8151119a3fb27c4f924c0fcf263b2ef5345d1f16",
-    "shared/mid_move_runs": "669642fa275f10c2bfdd8b5576b7891f8b8f484b",
-    "shared/nest": "08077190b7551ced6cb05f6fceb5934927e5c66b",
-    "shared/permits": "b5b23dfd39a17cae19713ceeabe19d75f4f3cc4f",
-    "shared/queue": "182b37ee0266e0a29b0da56ba7ad996c56bf7f15",
-    "shared/room": "7bfa0c5dacc5cb1dbe28ef742556b2f5950e0d9c",
-    "shared/runs": "b47a2c4b0400ad3c8603a97bf313e2a9819ccdba",
-    "shared/spans": "af84d2fabd37d7af8f8566a0961916f7513476f0",
-    "shared/mid_move_terms": "cd99a405a9fed63a03864247eb52cb63a5acd34c",
-    "shared/terms": "25cbbaabaf0b4c8a59987ae97244384383bef3db",
-    "shared/ticks": "067dd1669d9417ffe5831869b3f71a0eece0bab9",
-    "shared/claims": "2345b67f592402e2423614289854b1b49b4d4996",
-    "shared/tickets": "82d4d1cb8c4b26219ec9d4ec8bf91fe393ccb987",
-    "shared/latches": "7a7f8acb7f2bb1b3220aa5fab3012ff45b70e9a4",
-    "shared/forms": "803048be9ae9d999698981fe1d08502e7a8f1651",
-    "shared/bells": "43ad52dfb4f61d461a7a20905b6a94a7b26c3665",
-    "shared/ours": "8f41aad103b04b23c78c81850dbb13d7d285c12c",
-    "shared/listening": "8e48549c2a8888422bfa3e55b5e5eba76d0de636",
+    "stolen": "eb955e310f77a431f2bc62479fcd4517538a3db4",
+    "fence": "fc638a33bfb622582c434bf24100af245548c05e",
+    "flights": "bf5080eea458a748380e0e1271a2dc917ffa01ce",
+    "forcing": "c579452a465fa73d73151c4de1570000cdb6362e",
+    "hand_over_lock": "94d74dd4d456a51b819816562331c60be035a1bb",
+    "hand_over_nest": "b4df6080da228a300df3e1ad807b88d16b43ca57",
+    "hand_over_locks": "43a1e6e510876c12f88e11700eb80fb7b15bdfb7",
+    "hand_over_permits": "a06ab03c30d4af1acbff581ad2c1d6447c17b539",
+    "hand_over_spans": "ad21b70548bd519f6355861b100dca4676a87e6f",
+    "hand_over_limits": "0442b518164e815dbd1f2d513a261f78b9905d0b",
+    "lock_straight": "a388f8e3109a5257b73e1cc27b0e42ee267b198c",
+    "locks": "5f72789c3bc6bf2d86a5f8f46bbee2cb1530e34c",
+    "mid_move": "30421dd16959689188aea4ef573168d9bb47c963",
+    "mid_move_lock": "e49070a5b8bbd545525bba82127d2f4c77fb5512",
+    "mid_move_multi": "78b841b003c47fd6f468a8754d69bab5eca39710",
+    "mid_move_nest": "2a928c5c9b7f4103bd94a24b62a2a08775efa6fa",
+    "mid_move_permits": "e91fbd3c36ae2220bfec32b97c35a6aa96fc0d2c",
+    "mid_move_spans": "8151119a3fb27c4f924c0fcf263b2ef5345d1f16",
+    "mid_move_runs": "669642fa275f10c2bfdd8b5576b7891f8b8f484b",
+    "nest": "08077190b7551ced6cb05f6fceb5934927e5c66b",
+    "permits": "b5b23dfd39a17cae19713ceeabe19d75f4f3cc4f",
+    "queue": "182b37ee0266e0a29b0da56ba7ad996c56bf7f15",
+    "room": "7bfa0c5dacc5cb1dbe28ef742556b2f5950e0d9c",
+    "runs": "b47a2c4b0400ad3c8603a97bf313e2a9819ccdba",
+    "spans": "af84d2fabd37d7af8f8566a0961916f7513476f0",
+    "mid_move_terms": "cd99a405a9fed63a03864247eb52cb63a5acd34c",
+    "terms": "25cbbaabaf0b4c8a59987ae97244384383bef3db",
+    "ticks": "067dd1669d9417ffe5831869b3f71a0eece0bab9",
+    "claims": "2345b67f592402e2423614289854b1b49b4d4996",
+    "tickets": "82d4d1cb8c4b26219ec9d4ec8bf91fe393ccb987",
+    "forms": "803048be9ae9d999698981fe1d08502e7a8f1651",
+    "bells": "43ad52dfb4f61d461a7a20905b6a94a7b26c3665",
+    "ours": "8f41aad103b04b23c78c81850dbb13d7d285c12c",
+    "listening": "8e48549c2a8888422bfa3e55b5e5eba76d0de636",
     "waiters_listen": "73069432d05c17ba5273649cc1cfe2e2594867e9",
-    "shared/seats": "b3a23d02af2a3606eda0f4ca55105fb4f89931c0",
+    "seats": "b3a23d02af2a3606eda0f4ca55105fb4f89931c0",
     "force_limits": "3c0b73a5337b339716c33d8f7f10cbd2a8fd0253",
     "limits_acquire": "c52089f0a4901235915a04a1d89472168c3cec87",
     "limits_locked": "5e8adbebf561899da9e20d627b2eff423008504d",
-    "shared/limits": "cd82a7842a57065114cd385fbcd42bf607e6d652",
-    "shared/lines": "a1421a78852146952a6a81f468a998cf86ad7887",
-    "shared/mid_move_limits": "a1d658c096611a3943f8275b330ce55aa178b897",
+    "limits": "cd82a7842a57065114cd385fbcd42bf607e6d652",
+    "lines": "a1421a78852146952a6a81f468a998cf86ad7887",
+    "mid_move_limits": "a1d658c096611a3943f8275b330ce55aa178b897",
     "waits_publish": "986c6dc65a3b0d44d87f7a7333f960523154e4ec",
 }
-
-
-def name_of(path: Path) -> str:
-    """`lock_acquire`, `shared/fence`."""
-    return path.relative_to(LUA).with_suffix("").as_posix()
 
 
 def scripts() -> dict[str, Script]:
     """All that are sent, by name: `permits_acquire`, `permits_acquire+terms` of a kind that keeps more."""
     every: dict[tuple[str, tuple[str, ...]], Script] = {}
-    for path in sorted((PACKAGE / "transport" / "commands").rglob("*.py")):
-        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+    for path in WITH_SCRIPTS:
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         module = importlib.import_module(f"aiolocks.{name}")
         for value in vars(module).values():
             if isinstance(value, Script):
@@ -178,23 +173,31 @@ SCRIPTS = scripts()
 MID_MOVE = {name: script.mid_move for name, script in SCRIPTS.items() if script.mid_move is not None}
 """The same steps in the form for a slot that moves."""
 
-file = pytest.mark.parametrize("path", FILES, ids=name_of)
+file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+section = pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 script = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 module = pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 
 
 def test_the_scripts_are_the_frozen_ones() -> None:
-    digests = {
-        name_of(path): hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest() for path in FILES
-    }
+    digests = {name: hashlib.sha1(text, usedforsecurity=False).hexdigest() for name, text in SECTIONS.items()}
 
-    assert digests == FROZEN
+    assert digests == FROZEN | {name: digest for more in declared("FROZEN") for name, digest in more.items()}
 
 
-def test_each_file_is_needed_by_a_script() -> None:
-    assert sorted({script.name for script in SCRIPTS.values()}) == [path.stem for path in STEPS]
+def test_each_section_is_needed_by_a_script() -> None:
     used = [*SCRIPTS.values(), *MID_MOVE.values()]
-    assert {name for script in used for name in script.shared} == {path.stem for path in SHARED}
+    assert {name for script in used for name in (script.name, *script.shared)} == SECTIONS.keys()
+
+
+def test_a_section_stands_once_and_files_are_nothing_but_sections() -> None:
+    named = []
+    for path in FILES:
+        head, *texts = path.read_bytes().split(b"\n--# ")
+        assert re.fullmatch(rb"-- [^\n]+\.\n", head), path
+        assert texts
+        named += [text.split(b"\n", 1)[0].decode() for text in texts]
+    assert sorted(named) == sorted(SECTIONS)
 
 
 @pytest.mark.parametrize("name", MID_MOVE)
@@ -204,7 +207,7 @@ def test_the_form_for_a_slot_that_moves_is_the_step_in_its_frame(name) -> None:
     assert mid_move.shared[0] == "mid_move"
     assert mid_move.shared[1:-1] == step.shared
     assert mid_move.shared[-1].startswith("mid_move_")
-    assert mid_move.text.endswith((LUA / f"{step.name}.lua").read_bytes())
+    assert mid_move.text.endswith(SECTIONS[step.name])
 
 
 def test_each_step_of_a_holder_has_a_form_for_a_slot_that_moves() -> None:
@@ -218,9 +221,8 @@ def test_each_step_of_a_holder_has_a_form_for_a_slot_that_moves() -> None:
 
 
 @script
-def test_a_script_is_its_files_byte_for_byte(script) -> None:
-    files = [LUA / "shared" / f"{name}.lua" for name in script.shared] + [LUA / f"{script.name}.lua"]
-    text = b"".join(path.read_bytes() for path in files)
+def test_a_script_is_its_sections_byte_for_byte(script) -> None:
+    text = b"".join(SECTIONS[name] for name in (*script.shared, script.name))
 
     assert script.text == text
     assert script.sha.decode() == hashlib.sha1(text, usedforsecurity=False).hexdigest()
@@ -228,9 +230,7 @@ def test_a_script_is_its_files_byte_for_byte(script) -> None:
 
 
 def test_what_several_steps_share_stands_in_front_in_the_order_given() -> None:
-    texts = [
-        (LUA / file).read_bytes() for file in ("shared/fence.lua", "shared/locks.lua", "multi_acquire.lua")
-    ]
+    texts = [SECTIONS[name] for name in ("fence", "locks", "multi_acquire")]
 
     assert Script("multi_acquire", "fence", "locks").text == b"".join(texts)
     assert Script("multi_acquire", "locks", "fence").text == texts[1] + texts[0] + texts[2]
@@ -239,7 +239,7 @@ def test_what_several_steps_share_stands_in_front_in_the_order_given() -> None:
 
 @script
 def test_the_head_says_what_goes_in_and_what_comes_out(script) -> None:
-    step = (LUA / f"{script.name}.lua").read_text("utf-8")
+    step = SECTIONS[script.name].decode()
     lines = head_of(step)
 
     assert any(line.startswith("Returns ") for line in lines)
@@ -251,9 +251,9 @@ def test_the_head_says_what_goes_in_and_what_comes_out(script) -> None:
         assert told <= numbers_used(what, script.text.decode()), what
 
 
-@file
-def test_the_head_says_what_it_is_for(path) -> None:
-    assert re.search(r"\.$", "\n".join(head_of(path.read_text("utf-8"))), re.MULTILINE)
+@section
+def test_the_head_says_what_it_is_for(section) -> None:
+    assert re.search(r"\.$", "\n".join(head_of(section.decode())), re.MULTILINE)
 
 
 def head_of(text: str) -> list[str]:
@@ -334,6 +334,7 @@ def test_no_python_file_holds_lua(path) -> None:
 
 def test_modules_with_scripts_are_found() -> None:
     assert PACKAGE / "transport" / "commands" / "lock.py" in WITH_SCRIPTS
+    assert PACKAGE / "kinds" / "permits.py" in WITH_SCRIPTS
 
 
 @pytest.mark.parametrize("path", WITH_SCRIPTS, ids=lambda path: path.relative_to(PACKAGE).as_posix())
@@ -365,8 +366,8 @@ def test_scripts_are_named_by_constants(path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     constants = constant_tuples(tree)
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            beside = path.parent / f"{node.module}.py"
+        if isinstance(node, ast.ImportFrom) and node.level:
+            beside = path.parents[node.level - 1] / f"{node.module}.py"
             if beside.exists():
                 theirs = constant_tuples(ast.parse(beside.read_text("utf-8")))
                 constants |= theirs & {name.name for name in node.names}

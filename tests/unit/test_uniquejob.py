@@ -19,8 +19,8 @@ from aiolocks import (
     Session,
     UniqueJob,
 )
+from aiolocks.kinds.jobsteps import JobSteps
 from aiolocks.kinds.tickets import MODES, Mode, Ticket
-from aiolocks.transport.commands.jobs import JobCommands
 
 OF_TICKETS = ("about", "before", "over", "owner")
 pytestmark = pytest.mark.leaves_keys(*(f"*:uniquejob.{role}:*" for role in OF_TICKETS))
@@ -477,7 +477,7 @@ def test_all_keys_of_a_job_share_a_slot(name) -> None:
     slots = {
         key_slot(key)
         for ticket_run in (None, ticket.to_run())
-        for key in JobCommands(
+        for key in JobSteps(
             "p", name, limit=1, waiting=1, ticket_run=ticket_run, retention_ms=1, session="s", caller="c"
         )._keys
     }

@@ -118,6 +118,8 @@ def tree(tmp_path: Path) -> Path:
         "## [Unreleased]\n\n## [1.2.3] - 2026-12-01\n\n### Added\n\n- This.\n\n## [1.2.2]\n\n- That.\n"
     )
     (tmp_path / "README.md").write_text("# aiolocks\n\n**Status:** version 1.2, stable.\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/page.md").write_text("pip install aiolocks\n")
     (tmp_path / "pyproject.toml").write_text(f'[project]\nurls = {{ Source = "{REPOSITORY}" }}\n')
     return tmp_path
 
@@ -143,6 +145,7 @@ def test_a_tree_that_agrees_may_be_released(check, tree: Path, monkeypatch, caps
         ("README.md", "1.2", "1.1", "says version 1.1, but aiolocks.__version__ is 1.2.3"),
         ("README.md", "**Status:**", "Status:", "says version None"),
         ("README.md", "stable.", "stable.\n\naiolocks is not\npublished yet", "say how it is installed"),
+        ("docs/page.md", "aiolocks", ".  # from a clone", "page.md says 'from a clone'"),
     ],
 )
 def test_one_that_does_not_is_refused(check, tree: Path, file: str, old: str, new: str, problem: str) -> None:

@@ -1,1 +1,1 @@
-"""`aiolocks doctor`: checks a server, and says how to mend what is wrong for locks."""
+"""`aiolocks doctor`: checks a server, and says how to fix what is wrong for locks."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import MovedError, NoPermissionError, NoScriptError, ResponseError
 
-from ...transport.commands.inspect import FAMILIES
+from ...transport.commands.family import families, kinds
 from ...transport.keys import ANY_KEY, key, parse, prefix_of
 from .facts import ask, text
 from .findings import Finding, Level
@@ -57,27 +57,18 @@ LOCK: Final[Sequence[str]] = (
     *("zadd", "zcard", "zrange", "zrank", "zrem"),
 )
 """The commands that the scripts of a `Lock` call."""
-_PERMITS: Final = ("hdel", "hexists", "hget", "hincrby", "hkeys", "hlen", "hset", "zrangebyscore", "zscore")
-_SPANS: Final = ("hdel", "hget", "hkeys", "hlen", "hset", "zcount", "zrangebyscore", "zscore")
-OTHERS: Final[dict[str, Sequence[str]]] = {
-    "ReentrantLock": ("zrangebyscore", "zscore"),
-    "MultiLock": ("zscore",),
-    "FairLock": _PERMITS,
-    "Semaphore": _PERMITS,
-    "Leadership": (*_PERMITS, "zremrangebyrank", "zremrangebyscore"),
-    "Limits": (*_PERMITS, "zrangebylex"),
-    "SingleFlight": ("hget", "hlen", "hmget", "hset", "zscore"),
-    "UniqueJob": (*_PERMITS, "zremrangebyscore"),
-    "Schedule": _PERMITS,
-    "Turnstile": ("zscore",),
-    "RateLimit": ("zscore",),
-    "Latch": ("hlen", "hmget", "hset"),
-    "FencedRegister": ("hget", "hlen", "hset"),
-    "RWLock": _SPANS,
-    "RangeLock": _SPANS,
-    "session.inspect()": ("scan", "type", "hgetall"),
-}
-"""The commands of other kinds besides. NOTE: the table in docs/how-to/use-in-production.md is the same."""
+INSPECTING: Final[Sequence[str]] = ("scan", "type", "hgetall")
+"""The commands of `session.inspect()`."""
+
+
+def others() -> dict[str, Sequence[str]]:
+    """The commands that others need besides those of a `Lock`, by kind.
+
+    NOTE: the table in docs/how-to/use-in-production.md is the same.
+    """
+    needs: dict[str, Sequence[str]] = {kind.title: kind.needs for kind in kinds().values() if kind.needs}
+    return needs | {"session.inspect()": INSPECTING}
+
 
 CHECKS: Final = ("scripts", "keys", "commands")
 """The checks of what a lock cannot do without."""
@@ -165,8 +156,10 @@ async def _words(client: Redis, probe: bytes, grant: str) -> list[Finding]:
     else:
         found.append(Finding(Level.OK, "commands", "the scripts of a Lock may call all that they need"))
     if refused := {word: why for word, why in troubles.items() if word not in LOCK}:
-        kinds = ", ".join(kind for kind, words in OTHERS.items() if any(word in refused for word in words))
-        found.append(Finding(Level.NOTE, "kinds", f"the user cannot use {kinds}", _mend(refused, grant)))
+        lacking = ", ".join(
+            what for what, words in others().items() if any(word in refused for word in words)
+        )
+        found.append(Finding(Level.NOTE, "kinds", f"the user cannot use {lacking}", _mend(refused, grant)))
     else:
         found.append(Finding(Level.OK, "kinds", "the scripts of all other kinds may call all that they need"))
     return found
@@ -206,7 +199,7 @@ async def _prefixes(client: Redis, prefix: str) -> Finding | None:
             one = raw if isinstance(raw, bytes) else str(raw).encode()
             other = prefix_of(one)
             place = None if other is None else parse(other, one)
-            if other is not None and place is not None and place.kind in FAMILIES:
+            if other is not None and place is not None and place.kind in families():
                 found.add(other)
         if text(cursor) == "0":
             break

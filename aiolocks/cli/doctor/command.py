@@ -21,12 +21,12 @@ from . import several
 from .findings import AMISS, Finding, Level
 
 _HELP: Final = """
-Check whether a server is fit for locks, and say how to mend what is not.
+Check whether a server is fit for locks, and say how to fix what is not.
 
 Of a cluster it looks at each node, and through Sentinel at the master, its replicas and the Sentinels.
 
 Each finding is `ok`, a `note` (it may be meant so), a `warning` (locks work, but later or less safely than
-they could) or an `error` (locks do not work); the line below it says what mends it. The doctor reads the
+they could) or an `error` (locks do not work); the line below it says what fixes it. The doctor reads the
 settings, tries each command and key that scripts need, and acquires, renews, hands over and releases a lock
 of its own. It leaves no key behind. Run it as the user of your program, to see what that user may do; some
 settings can be read by an administrator only.
@@ -35,7 +35,7 @@ settings can be read by an administrator only.
   aiolocks doctor
   aiolocks doctor --redis rediss://locks:secret@redis.example:6380 --prefix shop
   aiolocks doctor --redis redis+cluster://node-1:7000,node-2:7000
-  aiolocks doctor --json | jq -r '.findings[] | select(.level == "error") | .mend'
+  aiolocks doctor --json | jq -r '.findings[] | select(.level == "error") | .fix'
 
 \b
 Exit status:
@@ -50,7 +50,7 @@ _LEFT: Final = 24
 """Columns before the text of a finding."""
 
 
-@click.command(help=_HELP, short_help="Check a server, and say how to mend it.")
+@click.command(help=_HELP, short_help="Check a server, and say how to fix it.")
 @click.option(
     "--wakeup",
     type=click.Choice(["auto", "tracking", "keyspace", "poll"]),
@@ -97,7 +97,7 @@ async def examine(server: Server, *, prefix: str, wakeup: str = "auto") -> list[
     """
     findings = [found async for found in several.examined(server, prefix=prefix, wakeup=wakeup)]
     user = server.target.user
-    return [dataclasses.replace(finding, mend=finding.mend.replace("<user>", user)) for finding in findings]
+    return [dataclasses.replace(finding, fix=finding.fix.replace("<user>", user)) for finding in findings]
 
 
 def _print(findings: Iterable[Finding]) -> None:
@@ -114,4 +114,4 @@ def _lines(finding: Finding) -> str:
     encoding = sys.stdout.encoding
     level = click.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
     first = f"{level}{finding.check:<{_LEFT - 8}}{visible(finding.says, encoding)}"
-    return f"{first}\n{'':<{_LEFT}}mend: {visible(finding.mend, encoding)}" if finding.mend else first
+    return f"{first}\n{'':<{_LEFT}}fix: {visible(finding.fix, encoding)}" if finding.fix else first

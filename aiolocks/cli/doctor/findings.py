@@ -37,14 +37,14 @@ class Finding:
         level: How much it matters.
         check: The name of the check, one word.
         says: One sentence, without the full stop.
-        mend: One line that mends it: a command, a line of the configuration, or advice; empty with OK.
+        fix: One line that fixes it: a command, a line of the configuration, or advice; empty with OK.
         node: The address of the server that it is about, where several were looked at.
     """
 
     level: Level
     check: str
     says: str
-    mend: str = ""
+    fix: str = ""
     node: str = ""
 
 

@@ -96,12 +96,12 @@ def _memory(facts: Facts) -> Finding:
     if not most:
         return Finding(Level.OK, "memory", "maxmemory is not set")
     share = f"{used:,} of {most:,} bytes (maxmemory) are in use".replace(",", " ")
-    mend = f"CONFIG SET maxmemory {2 * max(used, most)}, or remove keys that are not needed"
+    fix = f"CONFIG SET maxmemory {2 * max(used, most)}, or remove keys that are not needed"
     if facts.info.get("maxmemory_policy", "noeviction") != "noeviction" or used < _NEARLY * most:
         return Finding(Level.OK, "memory", share)
     if used < most:
-        return Finding(Level.WARNING, "memory", f"{share}: no lock can be acquired when all are", mend)
-    return Finding(Level.ERROR, "memory", f"{share}: the server refuses to acquire any lock", mend)
+        return Finding(Level.WARNING, "memory", f"{share}: no lock can be acquired when all are", fix)
+    return Finding(Level.ERROR, "memory", f"{share}: the server refuses to acquire any lock", fix)
 
 
 def _persistence(facts: Facts) -> Finding:

@@ -106,7 +106,7 @@ async def _of_node(address: Address, findings: AsyncIterable[Finding]) -> AsyncG
         yield Finding(Level.ERROR, "reached", str(error), "start it, or let this machine reach it", node)
     except ResponseError as error:
         said = f"the server refuses to be examined: {error}"
-        yield Finding(Level.ERROR, "reached", said, "mend what the server says there", node)
+        yield Finding(Level.ERROR, "reached", said, "fix what the server says there", node)
 
 
 # -- a cluster
@@ -155,11 +155,11 @@ def _state(info: Mapping[str, Any]) -> Finding:
     failing = int(info.get("cluster_slots_pfail", 0)) + int(info.get("cluster_slots_fail", 0))
     if state == "ok" and not failing:
         return Finding(Level.OK, "cluster", f"all nodes are there, and {served} slots are served")
-    mend = "start the nodes that CLUSTER NODES calls fail, or: redis-cli --cluster fix <host>:<port>"
+    fix = "start the nodes that CLUSTER NODES calls fail, or: redis-cli --cluster fix <host>:<port>"
     if state == "ok":
-        return Finding(Level.WARNING, "cluster", f"{failing} slots are on nodes that do not answer", mend)
+        return Finding(Level.WARNING, "cluster", f"{failing} slots are on nodes that do not answer", fix)
     said = f"the cluster is down (cluster_state:{state}): {served} of 16384 slots are served"
-    return Finding(Level.ERROR, "cluster", said, mend)
+    return Finding(Level.ERROR, "cluster", said, fix)
 
 
 async def _master(
@@ -258,7 +258,7 @@ async def _asked(
         yield Finding(Level.OK, "sentinel", f"{said}, and enough of them agree for a failover")
         return
     said = f"{said}, and too few of them are reached for a failover"
-    yield Finding(Level.WARNING, "sentinel", said, "start them, or mend the network between them")
+    yield Finding(Level.WARNING, "sentinel", said, "start them, or fix the network between them")
 
 
 def _fields(one: Any) -> dict[str, str]:

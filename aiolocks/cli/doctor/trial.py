@@ -29,12 +29,12 @@ _REASONS: Final = {
     "this user may not": "ACL SETUSER <user> with the rules of the minimal ACL in the docs",
     "did not write": "DEL that key, or choose another --prefix",
 }
-"""Parts of what a refusal says, and what mends it where no check has found it before."""
+"""Parts of what a refusal says, and what fixes it where no check has found it before."""
 NOT_MADE: Final = Finding(
     Level.NOTE,
     "trial",
     "no lock was acquired, for this user might not be able to release it",
-    "mend the errors above, then run the doctor again",
+    "fix the errors above, then run the doctor again",
 )
 
 
@@ -214,8 +214,8 @@ async def _hand_over(one: Session, other: Session, name: str, waiting: _Waiting)
 
 def _advice(said: str, *, explained: bool) -> str:
     if explained:
-        return "mend the errors above, then run the doctor again"
-    return next((mend for part, mend in _REASONS.items() if part in said), "mend what the server says there")
+        return "fix the errors above, then run the doctor again"
+    return next((fix for part, fix in _REASONS.items() if part in said), "fix what the server says there")
 
 
 async def _sweep(client: Redis | RedisCluster, prefix: str, name: str) -> None:

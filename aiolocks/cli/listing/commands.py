@@ -20,7 +20,7 @@ from ..._visible import in_line, visible
 from ...inspect.freeing import name_space
 from ...inspect.looking import literal_places, prefixes_in_use
 from ...lock.sources import engine_of
-from ...transport.commands.inspect import FAMILIES, HOLDABLE
+from ...transport.commands.family import families, holdable
 from ..exits import NOT_HELD, CommandError, say
 from ..server import prefix_option, redis_option
 from . import texts
@@ -101,7 +101,7 @@ def prefixes(*, as_document: bool, url: str) -> None:
 @redis_option()
 def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: str) -> None:
     """See `texts.SHOW`."""
-    found = asyncio.run(_show(url, prefix, name, _space(kind, FAMILIES)))
+    found = asyncio.run(_show(url, prefix, name, _space(kind, families())))
     infos = [info for info, _ in found]
     if as_document:
         held = [info for info in infos if info.holders or info.waiters or stands(info)]
@@ -163,7 +163,7 @@ def _nobody(name: str, prefix: str) -> str:
     return f"nobody holds '{visible(name)}' under the prefix '{visible(prefix)}'"
 
 
-def _space(kind: str | None, among: Collection[str] = HOLDABLE) -> str | None:
+def _space(kind: str | None, among: Collection[str] | None = None) -> str | None:
     try:
         return None if kind is None else name_space(kind, among)
     except ValueError as error:
@@ -201,7 +201,7 @@ async def _release(url: str, prefix: str, name: str, kind: str | None, *, force:
         if force:
             return await session.force_release(name, kind=kind, by=_operator())
         found = await session.inspect(glob.escape(name))
-    wanted = HOLDABLE if kind is None else (kind,)
+    wanted = holdable() if kind is None else (kind,)
     return [info for info in found if stands(info) and info.kind in wanted]
 
 

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple, final
 from ... import BackendError, Session, TickRecord
 from ...inspect.looking import scan_names
 from ...kinds.schedule.ticks import history
+from ...kinds.terms import KIND as LEADERSHIP
+from ...kinds.terms import Observing, TermFound
+from ...kinds.ticksteps import Times, reading, times
 from ...lock.context import Context
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of
-from ...transport.commands.leadership import KIND as LEADERSHIP
-from ...transport.commands.leadership import Observing, TermFound
-from ...transport.commands.schedule import Times, reading, times
 from .shown import duration
 
 LASTING: Final = (LEADERSHIP, "schedule")

@@ -13,7 +13,7 @@ from ...errors import SessionClosedError
 from ...lock.context import Context
 from ...lock.options import lock_name
 from ...lock.sources import engine_of, source_of
-from ...transport.commands.inspect import FAMILIES, HOLDABLE
+from ...transport.commands.family import families, holdable
 from ._http import (
     Receive,
     Scope,
@@ -73,8 +73,8 @@ class Dashboard:
         return {
             "prefix": prefix,
             "release": self._releases.possible,
-            "holdable": HOLDABLE,
-            "kinds": [*FAMILIES],
+            "holdable": holdable(),
+            "kinds": [*families()],
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -187,10 +187,10 @@ def _query_of(scope: Scope) -> Query:
     asked = dict(parse_qsl(raw, keep_blank_values=True, max_num_fields=10, errors="strict"))
     kind = asked.get("kind", "")
     if "name" in asked:
-        if kind not in FAMILIES:
+        if kind not in families():
             raise ValueError("no such kind")
         return Query(place=(kind, lock_name(asked["name"])))
-    if kind and kind not in FAMILIES:
+    if kind and kind not in families():
         raise ValueError("no such kind")
     sort, rows = asked.get("sort") or SORTS[0], int(asked.get("rows") or DEFAULT_ROWS)
     if sort not in SORTS or not 1 <= rows <= MOST_ROWS:

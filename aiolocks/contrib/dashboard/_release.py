@@ -20,7 +20,7 @@ from ...inspect.freeing import force_release
 from ...inspect.looking import look, names_under
 from ...lock.context import Context
 from ...lock.options import lock_name
-from ...transport.commands.inspect import HOLDABLE
+from ...transport.commands.family import holdable
 from .._refusing import Refusal
 from ._http import Receive, Scope, Send, answer_json, body_of, header
 from ._rows import Row, row_id
@@ -219,7 +219,7 @@ def _wanted(body: bytes | None) -> tuple[str, str, frozenset[str]]:
             raise ValueError("too long")
         fields: Any = json.loads(body)
         kind, name, leases = fields["kind"], lock_name(fields["name"]), frozenset(map(str, fields["leases"]))
-        if kind not in HOLDABLE:
+        if kind not in holdable():
             raise ValueError("no such kind")
     except (ValueError, TypeError, KeyError, RecursionError):
         raise Refusal(400, "the request is not as it should be") from None

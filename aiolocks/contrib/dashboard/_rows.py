@@ -15,8 +15,8 @@ from ..._deadlocks import Deadlock
 from ..._holders import HolderInfo, interval
 from ..._infos import KindAndName, LockInfo, WaiterInfo
 from ...kinds.schedule.ticks import TickRecord
+from ...kinds.terms import TermFound
 from ...lock.holders import described_in, who_in
-from ...transport.commands.leadership import TermFound
 from ._heat import Charge, Heat
 from ._history import Held
 

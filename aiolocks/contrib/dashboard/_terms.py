@@ -10,10 +10,10 @@ from typing import Final, final
 from ..._infos import KindAndName
 from ...inspect.census import Census
 from ...kinds.schedule.ticks import TickRecord, history
+from ...kinds.terms import KIND as LEADERSHIP
+from ...kinds.terms import Observing, TermFound
+from ...kinds.ticksteps import reading
 from ...lock.context import Context
-from ...transport.commands.leadership import KIND as LEADERSHIP
-from ...transport.commands.leadership import Observing, TermFound
-from ...transport.commands.schedule import reading
 from ._rows import Row, leader_row, schedule_row, term_row, tick_row
 
 SCHEDULE: Final = "schedule"

@@ -14,7 +14,7 @@ from ...lock.context import Context
 from ...lock.lease import Releasing
 from ...lock.shield import wait_shielded
 from ...transport import Call, Command, Fault, ignore
-from ...transport.commands.redis_py import RedisPyCommands
+from .steps import RedisPySteps
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Wire:
     def __init__(self, engine: Context, key: bytes) -> None:
         self.engine = engine
         self.key = key
-        self.commands = RedisPyCommands(key)
+        self.commands = RedisPySteps(key)
 
     async def ask(self, command: Command[T]) -> T:
         """Raises what redis-py would."""

@@ -9,7 +9,7 @@ from typing import Final, final
 
 from ...errors import BackendError, ConfigurationError, LockError
 from ...lock.context import Context
-from ...transport.commands.schedule import Claimed, NotClaimed
+from ..ticksteps import Claimed, NotClaimed
 from .clock import ServerClock, ask_time, server_clock
 from .plan import Plan
 from .runs import Claims, Job, Run

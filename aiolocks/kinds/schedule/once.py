@@ -7,7 +7,7 @@ from typing import Final
 
 from ...lock.context import Context
 from ...lock.options import Options
-from ...transport.commands.schedule import NotClaimed
+from ..ticksteps import NotClaimed
 from .clock import ask_time, server_clock
 from .dues import Dues
 from .plan import LATE, Plan, Policy

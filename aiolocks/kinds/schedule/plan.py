@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, final
 
-from ...transport.commands.schedule import Ask, Claimed, NotClaimed
+from ..ticksteps import Ask, Claimed, NotClaimed
 from .dues import Dues, delay
 
 Overlap = Literal["skip", "queue", "allow"]

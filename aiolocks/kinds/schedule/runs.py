@@ -16,7 +16,7 @@ from ...lock.clock import milliseconds
 from ...lock.context import Context
 from ...lock.lease import BodyScope, Lease
 from ...lock.options import Options
-from ...transport.commands.schedule import Ask, Claimed, NotClaimed, TickCommands
+from ..ticksteps import Ask, Claimed, NotClaimed, TickSteps
 from .clock import ServerClock
 from .ticks import Outcome, Tick, at, lost_run
 
@@ -40,7 +40,7 @@ class Run:
 
     __slots__ = ("_commands", "_engine", "lease", "reply")
 
-    def __init__(self, engine: Context, lease: Lease, commands: TickCommands, reply: Claimed) -> None:
+    def __init__(self, engine: Context, lease: Lease, commands: TickSteps, reply: Claimed) -> None:
         self._engine = engine
         self._commands = commands
         self.lease = lease
@@ -147,7 +147,7 @@ class Claims:
         self._options = options
         self._clock = clock
         self._zone = zone
-        self._doubtful: TickCommands | None = None  # of a claim that the server may have granted
+        self._doubtful: TickSteps | None = None  # of a claim that the server may have granted
         self._skips = False  # the log has told that ticks are skipped while a run goes on
 
     async def claim(self, ask: Ask) -> Run | Claimed | NotClaimed:
@@ -162,7 +162,7 @@ class Claims:
         engine = self._engine
         while True:
             await self.settle()
-            commands = TickCommands(
+            commands = TickSteps(
                 engine.settings.prefix,
                 self._name,
                 ask,
@@ -209,7 +209,7 @@ class Claims:
             await self._engine.ask(commands.release(commands.token, self._options.first_ttl_ms))
             self._doubtful = None
 
-    def _tell_lost(self, commands: TickCommands) -> None:
+    def _tell_lost(self, commands: TickSteps) -> None:
         for text in commands.lost:
             run = lost_run(text, self._zone)
             what = f"the run of {run.due}" if run.due else f"the run out of turn of {run.began}"

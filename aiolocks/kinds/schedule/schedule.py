@@ -14,7 +14,7 @@ from ...lock.context import Context
 from ...lock.misuse import AsyncOnly
 from ...lock.options import Metadata, Seconds, reject_unknown, whole_number
 from ...lock.sources import engine_of, source_of
-from ...transport.commands.schedule import reading
+from ..ticksteps import reading
 from .keeper import Keeper
 from .once import claim_nearest, trigger
 from .plan import Misfire, Overlap

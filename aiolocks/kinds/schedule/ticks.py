@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
 from ...lock.lease import Lease
-from ...transport.commands.schedule import Read
+from ..ticksteps import Read
 from .dues import Dues, between
 
 Outcome = Literal["running", "done", "failed", "timeout", "stopped", "lost", "skipped"]

@@ -6,15 +6,20 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ..answers import BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
-from ..request import Command, Script
+from ..request import Argument, Command, JoinableRelease, Script
+from .snapshots import of_nobody
+from .standing import SEATED, WAITING, leave_letters, letters
 
 if TYPE_CHECKING:
-    from .families.snapshots import Holder
+    from .family import Family
     from .listening import Listener
+    from .snapshots import Holder
     from .waits import Wanted
 
 SEAT_LENGTH: Final = 16
 """Characters of a token by which one waiter is told from the others of its session in a strict queue."""
+NO_SEAT: Final = "0" * SEAT_LENGTH
+_HANGS: Final = WAITING | SEATED
 _MOST_TOLD: Final = 8
 """The most holders that a refusal tells of; where it tells of that number, there may be more."""
 
@@ -24,7 +29,7 @@ class _Belled(Protocol):
     def bell(self) -> bytes: ...
 
 
-class NameCommands:
+class NameSteps:
     """The steps of one name in one session, or of a part or a share of what stands under it.
 
     Every command is idempotent: sent again, it leaves the server as if it had been sent once.
@@ -107,7 +112,7 @@ class NameCommands:
 
     # -- who holds what was refused
 
-    def excluded_by(self, own: Sequence[tuple[NameCommands, str]], refused: Refused) -> bool:
+    def excluded_by(self, own: Sequence[tuple[NameSteps, str]], refused: Refused) -> bool:
         """Whether these possessions, steps with their token, exclude this for as long as they are held.
 
         The server has said so: whatever is known here may have been lost since.
@@ -125,16 +130,12 @@ class NameCommands:
         return kept and not held
 
     def _told_holders(self, refused: Refused) -> tuple[list[Holder], bool]:
-        from .families.snapshots import of_nobody  # noqa: PLC0415 - only where a wait fails, and an import takes its time
-
         found = [holder for told in _each(refused) if (holder := self._holder(*told)) is not None]
         held = [holder for holder in found if not of_nobody(holder)]
         return held, len(held) < len(found)
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
-        from .families.locks import told_lock  # noqa: PLC0415 - as in `holders`
-
-        return told_lock(left_ms, lease)
+        raise NotImplementedError
 
     @property
     def freed_on(self) -> str:
@@ -179,6 +180,131 @@ class NameCommands:
     def _retention(self, ttl_ms: int) -> int:
         least = 10 * ttl_ms
         return max(self._retention_ms, least)
+
+
+class FamilySteps(NameSteps):
+    """The steps of one name, as its family has them.
+
+    Attributes:
+        family: Its keys and steps.
+        bell: The key that is deleted to wake a waiter.
+        number: How many names are acquired at once.
+    """
+
+    __slots__ = ("_keys",)
+
+    family: Family
+    number = 1
+
+    _keys: tuple[bytes, ...]
+    """Those that each request names, or the first of them."""
+    _values: tuple[Argument, ...] = ()
+    """The arguments that it always has, as `Family.values` names them."""
+    _strict = False
+    """The waiters of a session stand in the queue one by one, each in its seat."""
+    _lasts_ms = 0
+    """For how long after a lease what else stays with it."""
+    _joins = True
+    """Its release may go in one request with the acquire of the next waiter."""
+
+    def _with_bell(self) -> tuple[bytes, ...]:
+        """Its keys, and the bell, where only waiters name it."""
+        return (*self._keys, cast("_Belled", self).bell)
+
+    def _seat(self, token: str) -> str:
+        return token[:SEAT_LENGTH] if self._strict else NO_SEAT
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        step = self.family.acquire
+        args = step.pick(
+            (  # noqa: RUF005 - for each request, and unpacking costs more
+                token,
+                ttl_ms,
+                max(self._retention_ms, 10 * ttl_ms),
+                metadata,
+                letters(standing),
+                token[:SEAT_LENGTH] if self._strict else NO_SEAT,
+                self._lasts_ms + ttl_ms,
+            )
+            + self._values
+        )
+        keys = self._with_bell() if standing & _HANGS and step.bell_last else self._keys
+        return Command(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
+
+    def _answer(self, raw: Any) -> Answer:
+        """Reads the reply to an acquire, where that takes what the name knows."""
+        raise NotImplementedError
+
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+        step = self.family.steal
+        args = step.pick((token, ttl_ms, self._retention(ttl_ms), metadata, *self._values))
+        return Command(step.script, self._keys, args, step.reads, lane=token)
+
+    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+        step = self.family.renew
+        args = step.pick(
+            (  # noqa: RUF005 - for each request, and unpacking costs more
+                token,
+                ttl_ms,
+                max(self._retention_ms, 10 * ttl_ms),
+                self._lasts_ms + ttl_ms,
+                token[:SEAT_LENGTH] if self._strict else NO_SEAT,
+            )
+            + self._values
+        )
+        return Command(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        family = self.family
+        step = family.release
+        last = step.bell_last
+        args = step.pick(
+            (  # noqa: RUF005 - for each request, and unpacking costs more
+                token,
+                max(self._retention_ms, 10 * ttl_ms),
+                token[:SEAT_LENGTH] if self._strict else NO_SEAT,
+                +ring if last else leave_letters(ring=ring, leave=leave),
+            )
+            + self._values
+        )
+        keys = self._with_bell() if leave and last else self._keys
+        both = family.hand_over
+        if leave or both is None or not self._joins or (ring and not family.hand_over_wakes):
+            return Command(step.script, keys, args, step.reads, lane=token)
+        return JoinableRelease(
+            step.script, keys, args, step.reads, token=token, acquire=family.acquire.script, both=both
+        )
+
+    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
+        """Lets go, but what it held stays taken, by nobody, until `at_least_ms` after the grant."""
+        release = self.release(token, ttl_ms, ring=ring)
+        return Command(release.script, release.keys, (*release.args, at_least_ms), release.parse, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        step = self.family.adopt
+        args = step.pick((old, new, ttl_ms, self._retention(ttl_ms), metadata, *self._values))
+        # One lane for both directions: giving back follows what it gives back.
+        return Command(
+            step.script, self._keys[: step.keys * self.number], args, step.reads, lane=min(old, new)
+        )
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        step = self.family.annotate
+        args = step.pick((token, metadata, *self._values))
+        return Command(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
+
+    def owned(self, token: str) -> Command[bool]:
+        step = self.family.owned
+        args = step.pick((token, *self._values))
+        return Command(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
+
+    def locked(self) -> Command[bool]:
+        step = self.family.locked
+        return Command(
+            step.script, self._keys[: step.keys * self.number], step.pick(self._values), step.reads
+        )
 
 
 def _each(refused: Refused) -> Iterator[tuple[bytes, int, bytes]]:

@@ -7,41 +7,9 @@ from typing import Any, Final, NamedTuple, final
 
 from ..keys import ANY_KEY, every_key
 from ..request import Command
-from .families.family import Family
-from .families.latch import LATCHES
-from .families.limits import LIMITS
-from .families.locks import LOCKS, RUNS
-from .families.permits import PERMITS, TERMS
-from .families.ratelimit import RATE_LIMITS
-from .families.register import REGISTERS
-from .families.runs import JOBS, SCHEDULES
-from .families.spans import SPANS
-from .families.turnstile import TURNSTILES
 
 _KEYS_A_STEP: Final = 1000
 """Keys that the server goes through in one step of a scan: about 0.2 ms of its time."""
-
-FAMILIES: Final[dict[str, Family]] = {
-    "lock": LOCKS,
-    "redlock": LOCKS,
-    "fairlock": PERMITS,
-    "leadership": TERMS,
-    "semaphore": PERMITS,
-    "limits": LIMITS,
-    "rwlock": SPANS,
-    "rangelock": SPANS,
-    "singleflight": RUNS,
-    "turn": RUNS,
-    "uniquejob": JOBS,
-    "schedule": SCHEDULES,
-    "turnstile": TURNSTILES,
-    "ratelimit": RATE_LIMITS,
-    "latch": LATCHES,
-    "fencedregister": REGISTERS,
-}
-"""By kind."""
-
-HOLDABLE: Final = tuple(kind for kind, family in FAMILIES.items() if family.can_be_held)
 
 
 @final

@@ -1,26 +1,19 @@
-"""The steps of a simple lock."""
+"""The simple lock, which sessions, inspection and other families build on: its keys, steps and holders."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
-from ..answers import (
-    Answer,
-    Kept,
-    Refused,
-    Released,
-    answer,
-    fencing_token,
-    kept,
-    released,
-    stolen,
-    truth,
-)
-from ..keys import key
-from ..request import Command, JoinableRelease, Script
-from .base import NameCommands, tells_no_end
+from ..answers import NO_TTL, Answer, Refused, answer, fencing_token, kept, released, stolen, truth
+from ..keys import key, keys_of
+from ..request import Command, Script
+from .base import FamilySteps, tells_no_end
+from .checks import after, not_ours, of_others, without_ttl, wrong_types
+from .family import Family, Step
 from .listening import Listener
-from .standing import SEATED, WAITING, letters
+from .snapshots import NO_CONTENT, Content, Holder, Snapshot, of_nobody
 from .waits import Wanted
 
 _ACQUIRE: Final = Script("lock_acquire")
@@ -33,6 +26,70 @@ _RELEASE: Final = Script("lock_release", "lock_straight", "bells", "stolen", mid
 _RENEW_SEVERAL: Final = Script("locks_renew", "stolen")
 _RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock", several=_RENEW_SEVERAL)
 _STEAL: Final = Script("lock_steal", "forms", "bells", "fence", "locks", "stolen")
+FORCE_LOCK: Final = Script("force_lock", "bells", "stolen", "forcing")
+
+# A leading zero is that of a Redlock's fencing token which was written back.
+_LOCK: Final = re.compile(rb"((?:[0-9a-f]{32}){1,2}):(0?\d{1,16}):(.*)", re.DOTALL)
+
+
+def read_locks(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """A lock, which its owner may have taken more than once."""
+    lock, nest = found[""], found.get("nest", NO_CONTENT)
+    if wrong := wrong_types({"": "string", "nest": "zset"}, found) + not_ours(found, ("nest",)):
+        return Snapshot(now_us, stands=bool(lock), problems=wrong)
+    if not lock:
+        return Snapshot(now_us)
+    match = _LOCK.fullmatch(lock.value)
+    if match is None:
+        return Snapshot(now_us, stands=True, problems=(of_others(""), *without_ttl(lock, ours=False)))
+    token, endless = match[1].decode(), lock.ttl_ms == NO_TTL
+    nested = _nested(token, nest, now_us)
+    holder = Holder(
+        (token, *nested),
+        int(match[2]),
+        None if endless else lock.ttl_ms,
+        match[3],
+        depth=len(nested) or None,
+    )
+    if of_nobody(holder):
+        return Snapshot(now_us, stands=True, endless=endless, kept=holder)
+    return Snapshot(now_us, (holder,), stands=True, endless=endless)
+
+
+def told_lock(left_ms: int, held: bytes) -> Holder | None:
+    """A holder as a refusal tells of it; None for what is not ours."""
+    match = _LOCK.fullmatch(held)
+    if match is None:
+        return None
+    return Holder((match[1].decode(),), int(match[2]), None if left_ms < 0 else left_ms, match[3])
+
+
+def _nested(owner: str, nest: Content, now_us: int) -> list[str]:
+    """The tokens of that owner; what another one has left behind is nobody's."""
+    if not nest:
+        return []
+    tokens = (token.decode(errors="replace") for token in after(nest, now_us))
+    return sorted(token for token in tokens if token.startswith(owner))
+
+
+LOCKS: Final = Family(
+    keys="fence queue",
+    acquire=Step(_ACQUIRE, "token ttl retention metadata flags", answer),
+    hand_over=_HAND_OVER,
+    bell_last=True,
+    renew=Step(_RENEW, "token ttl retention", kept, keys=2),
+    release=Step(_RELEASE, "token retention ring", released),
+    adopt=Step(_ADOPT, "old new ttl retention metadata", fencing_token, keys=2),
+    annotate=Step(_ANNOTATE, "token metadata", truth, keys=1),
+    owned=Step(_OWNED, "token", truth, keys=1),
+    locked=Step(_LOCKED, "", truth, keys=1),
+    steal=Step(_STEAL, "token ttl retention metadata", stolen),
+    roles="nest",
+    read=read_locks,
+    passive="fence stolen",
+    force=FORCE_LOCK,
+    forced="nest queue fence",
+)
 
 
 def a_question(prefix: str, session: str) -> Command[bool]:
@@ -40,7 +97,7 @@ def a_question(prefix: str, session: str) -> Command[bool]:
     return Command(_LOCKED, (key(prefix, "lock", f"healthy.{session}"),), (), truth)
 
 
-class LockCommands(NameCommands):
+class LockSteps(FamilySteps):
     """The steps of one lock under its name.
 
     Args:
@@ -48,7 +105,9 @@ class LockCommands(NameCommands):
         kind: The name space; locks of one name in two of them do not know of each other.
     """
 
-    __slots__ = ("_keys", "_kind", "_name", "_prefix", "_session")
+    __slots__ = ("_kind", "_name", "_prefix", "_queued", "_session")
+
+    family = LOCKS
 
     def __init__(
         self, prefix: str, name: str, *, retention_ms: int, session: str, kind: str = "lock"
@@ -58,77 +117,44 @@ class LockCommands(NameCommands):
         self._name = name
         self._session = session
         self._kind = kind
-        # One tuple, of which the requests take parts: many thousand leases may be held.
-        self._keys = tuple(key(prefix, kind, name, role) for role in ("", "fence", "queue"))
+        self._keys = keys_of(prefix, kind, name, LOCKS.keys)
+        # A lock that is only tried has no bell, and many thousand leases may be held.
+        self._queued: tuple[bytes, ...] | None = None
 
     @property
     def bell(self) -> bytes:
         """The key that is deleted to wake this session."""
-        return self._queued_keys()[-1]
+        return self._with_bell()[-1]
 
-    @property
-    def _held(self) -> tuple[bytes, ...]:
-        return self._keys[:2]
-
-    @property
-    def _with_queue(self) -> tuple[bytes, ...]:
-        return self._keys[:3]
-
-    def _queued_keys(self) -> tuple[bytes, ...]:
-        """With the bell, which comes last; a lock that is only tried has none."""
-        if len(self._keys) == 3:
-            self._keys = (*self._keys, key(self._prefix, self._kind, self._name, f"bell.{self._session}"))
-        return self._keys
-
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
-        keys = self._queued_keys() if standing & (WAITING | SEATED) else self._with_queue
-        args = (token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing))
-        return Command(_ACQUIRE, keys, args, answer, lane=token)
+    def _with_bell(self) -> tuple[bytes, ...]:
+        queued = self._queued
+        if queued is None:
+            bell = key(self._prefix, self._kind, self._name, f"bell.{self._session}")
+            queued = self._queued = (*self._keys, bell)
+        return queued
 
     def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
-        keys = (*self._with_queue, key(self._prefix, self._kind, self._name, "nest"))
-        args = (token, ttl_ms, self._retention(ttl_ms), metadata)
-        return Command(_STEAL, keys, args, stolen, lane=token)
+        command = super().steal(token, ttl_ms, metadata)
+        command.keys += (key(self._prefix, self._kind, self._name, "nest"),)
+        return command
+
+    @property
+    def held(self) -> tuple[bytes, ...]:
+        """The keys of the lease itself, and of its fence."""
+        return self._keys[:2]
 
     def endless(self, refused: Refused) -> str:
         return self._name if tells_no_end(refused) else ""
 
     def listener(self, token: str) -> Listener:
-        return Listener(self.bell, self._with_queue[-1:], locks=self._held[:1])
+        return Listener(self.bell, self._keys[2:3], locks=self._keys[:1])
 
     def wanted(self) -> Wanted | None:
-        return Wanted(self._held[:1])
+        return Wanted(self._keys[:1])
 
     @property
     def renewed_by(self) -> Script:
         return _RENEW
 
-    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
-        args = (token, ttl_ms, self._retention(ttl_ms))
-        return Command(_RENEW, self._keys[:2], args, kept, lane=token)
-
-    def release(
-        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
-        keys = self._queued_keys() if leave else self._with_queue
-        args = (token, self._retention(ttl_ms), int(ring))
-        release = Command(_RELEASE, keys, args, released, lane=token)
-        return release if ring or leave else JoinableRelease(release, token, _ACQUIRE, _HAND_OVER)
-
-    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
-        args = (token, self._retention(ttl_ms), int(ring), at_least_ms)
-        return Command(_RELEASE, self._with_queue, args, released, lane=token)
-
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
-        args = (old, new, ttl_ms, self._retention(ttl_ms), metadata)
-        # One lane for both directions: giving back follows what it gives back.
-        return Command(_ADOPT, self._held, args, fencing_token, lane=min(old, new))
-
-    def annotate(self, token: str, metadata: str) -> Command[bool]:
-        return Command(_ANNOTATE, self._held[:1], (token, metadata), truth, lane=token)
-
-    def owned(self, token: str) -> Command[bool]:
-        return Command(_OWNED, self._held[:1], (token,), truth, lane=token)
-
-    def locked(self) -> Command[bool]:
-        return Command(_LOCKED, self._held[:1], (), truth)
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        return told_lock(left_ms, lease)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from aiolocks.kinds.permits import PermitSteps
+from aiolocks.kinds.spans import Span, SpanSteps
 from aiolocks.lock.claim import SIMPLE, QueuePolicy
-from aiolocks.transport.commands.lock import LockCommands
-from aiolocks.transport.commands.permits import PermitCommands
-from aiolocks.transport.commands.spans import Span, SpanCommands
+from aiolocks.transport.commands.lock import LockSteps
 
 RETENTION_MS = 3_600_000
 
@@ -31,12 +31,12 @@ class Sort(NamedTuple):
     kept: tuple[bytes, ...] = (b"fence",)
 
 
-def _lock(number: int, session: str) -> LockCommands:
-    return LockCommands("p", "n", retention_ms=RETENTION_MS, session=session)
+def _lock(number: int, session: str) -> LockSteps:
+    return LockSteps("p", "n", retention_ms=RETENTION_MS, session=session)
 
 
-def _permits(kind: str, value: int | None, *, fair: bool) -> Callable[[int, str], PermitCommands]:
-    return lambda number, session: PermitCommands(
+def _permits(kind: str, value: int | None, *, fair: bool) -> Callable[[int, str], PermitSteps]:
+    return lambda number, session: PermitSteps(
         "p", kind, "n", permits=1, value=value, fair=fair, retention_ms=RETENTION_MS, session=session
     )
 
@@ -45,8 +45,8 @@ MODES = "rwr"
 """The modes that the clients of a reader-writer lock want, by number."""
 
 
-def _rwlock(modes: str) -> Callable[[int, str], SpanCommands]:
-    return lambda number, session: SpanCommands(
+def _rwlock(modes: str) -> Callable[[int, str], SpanSteps]:
+    return lambda number, session: SpanSteps(
         "p",
         "rwlock",
         "n",

@@ -18,8 +18,8 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a grant": Safeguard(
         "A grant whose task was cancelled at that moment is given back.",
         python(
-            "lock.waiter:Acquiring.leave",
-            without="self._engine.undo(self.claim, self.target.options.first_ttl)",
+            "lock.waiter:_give_back",
+            without="target.engine.undo(claim, target.options.first_ttl)",
             instead="pass",
         ),
         ALL,
@@ -214,7 +214,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A grant whose time was over before it came is not given out.",
         python(
             "lock.waiter:Acquiring._answered",
-            without="now >= engine.moment(call.sent, call.sent_steady) + dependable(ttl)",
+            without="engine.elapsed((call.sent, call.sent_steady)) >= dependable(ttl)",
             instead="False",
         ),
         ALL,

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from aiolocks.transport.commands.family import kinds
 from aiolocks.transport.request import Script
 
 
@@ -41,22 +42,8 @@ class Safeguard:
 
 def scripts() -> list[Script]:
     """All scripts of the library."""
-    for name in (
-        "listening",
-        "limits",
-        "lock",
-        "permits",
-        "spans",
-        "multi",
-        "latch",
-        "leadership",
-        "ratelimit",
-        "reentrant",
-        "redlock",
-        "schedule",
-    ):
-        importlib.import_module(f"aiolocks.transport.commands.{name}")
-    modules = [module for name, module in sys.modules.items() if name.startswith("aiolocks.transport.")]
+    kinds()  # imports all that have any
+    modules = [module for name, module in sys.modules.items() if name.startswith("aiolocks.")]
     found = {id(one): one for module in modules for one in vars(module).values() if type(one) is Script}
     return list(found.values())
 

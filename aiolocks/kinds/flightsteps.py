@@ -1,0 +1,250 @@
+"""The steps of a single flight: one runs, and what that leaves is there for all who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from ..errors import FingerprintError, LockError
+from ..transport.answers import (
+    NO_TTL,
+    Answer,
+    Granted,
+    Refused,
+    Released,
+    released,
+)
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
+from ..transport.commands.standing import SEATED, WAITING, letters
+from ..transport.keys import key
+from ..transport.request import Command, Script
+
+_SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
+_ACQUIRE: Final = Script("flight_acquire", *_SHARED, "seats")
+_PUBLISH: Final = Script("flight_publish", *_SHARED)
+
+LINGER_MS: Final = 5000
+"""For how long what a run leaves is there for those who waited for it, also if it is not kept: longer than a
+waiter can live without a sign of life."""
+
+RUNS: Final = Family(
+    keys="value fence queue",
+    renew=LOCKS.renew,
+    release=LOCKS.release,
+    adopt=LOCKS.adopt,
+    annotate=LOCKS.annotate,
+    owned=LOCKS.owned,
+    locked=LOCKS.locked,
+    bell_last=True,
+    read=read_locks,
+    passive="fence value",
+    force=FORCE_LOCK,
+    forced="nest queue fence value",
+)
+_NEEDS: Final = ("hget", "hlen", "hmget", "hset", "zscore")
+KINDS: Final = (
+    Kind(RUNS, "singleflight", "SingleFlight", needs=_NEEDS),
+    Kind(RUNS, "turn", "Turn"),
+)
+
+_NO_AGES: Final[dict[int, float | None]] = {-1: None, -2: math.inf}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """The result that a run must leave.
+
+    Attributes:
+        token: Of the run.
+        run: Its fencing token.
+        tag: The sort of the result.
+        payload: The thing itself.
+        fresh_ms: Milliseconds for which it need not be replaced.
+        keep_ms: For how long it is kept; at least as long. Both count from `made_at_us`.
+        cost_ms: How long it took to make it.
+        made_at_us: When it was made, microseconds of the server's time.
+        pause_ms: None if it replaces whatever is there. Else a value that is kept stays, and for that many
+            milliseconds nobody tries again to replace it.
+    """
+
+    token: str
+    run: int
+    tag: str
+    payload: bytes
+    made_at_us: int
+    fresh_ms: int = 0
+    keep_ms: int = 0
+    cost_ms: int = 0
+    pause_ms: int | None = None
+
+
+class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
+    """Ends the acquire of a caller that has waited, or came later: a run has left this.
+
+    Attributes:
+        run: Fencing token of the run.
+        age_us: How many microseconds ago it was made, at least; None if it is kept, and so for every later
+            caller; infinite if that is not known, because the server's clock was set back.
+        due: Whether it is due, and nobody replaces it yet.
+        tag: The sort of the result.
+        payload: The thing itself.
+    """
+
+    def __init__(
+        self, run: int, age_us: float | None, tag: str, payload: bytes, *, due: bool = False
+    ) -> None:
+        super().__init__("a run has ended")
+        self.run = run
+        self.age_us = age_us
+        self.due = due
+        self.tag = tag
+        self.payload = payload
+
+
+@final
+class FlightSteps(LockSteps):
+    """The steps of those of one session who want the same run, or what it leaves.
+
+    A run is a simple lock in a name space of its own, until it leaves something.
+
+    Invariant: `_told` is the first run that one of them was told of, or was granted: all later runs began
+    while that caller waited.
+
+    Attributes:
+        granted_at_us: The server's time at the last grant, microseconds.
+        busy: Done when the server has said that a run goes on, or that another session is next; None if
+            nobody asks.
+        no_end: The run that the server has told of last has lost its ttl.
+
+    Args, besides those of a lock:
+        fingerprint: Of the request that they have in common, hexadecimal; empty for none.
+        ahead: The multiple of its cost, before its end, at which a value counts as due.
+        anew: Fencing token of the run whose value they will replace; None to take the value that is there.
+    """
+
+    family = RUNS
+    __slots__ = (
+        "_ahead",
+        "_anew",
+        "_fingerprint",
+        "_leaving",
+        "_run",
+        "_told",
+        "busy",
+        "granted_at_us",
+        "no_end",
+    )
+
+    def __init__(
+        self,
+        prefix: str,
+        kind: str,
+        name: str,
+        *,
+        fingerprint: str,
+        retention_ms: int,
+        session: str,
+        ahead: float = 0.0,
+        anew: int | None = None,
+    ) -> None:
+        super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind=kind)
+        self._fingerprint = fingerprint
+        self._run = tuple(key(prefix, kind, name, role) for role in ("", "value", "fence", "queue"))
+        self._told: int | None = None
+        self.no_end = False
+        self._ahead = f"{ahead:.6f}"
+        self._anew = "" if anew is None else str(anew)
+        self._leaving: Leaving | None = None
+        self.busy: asyncio.Future[Any] | None = None
+        self.granted_at_us = 0
+
+    def leave(self, leaving: Leaving) -> None:
+        """Sets the result of that run: from now on its release publishes it."""
+        self._leaving = leaving
+
+    def begin_anew(self) -> None:
+        """The next caller that asks came later than everything that was told until now."""
+        self._told = None
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        """Takes the run, unless what it would leave is there, or says for how long it may go on."""
+        keys = (*self._run, self.bell) if standing & (WAITING | SEATED) else self._run
+        args = (
+            token,
+            ttl_ms,
+            self._retention(ttl_ms),
+            self._described(metadata),
+            self._fingerprint,
+            "" if self._told is None else str(self._told),
+            letters(standing),
+            self._ahead,
+            self._anew,
+        )
+        return Command(_ACQUIRE, keys, args, self._answer, lane=token)
+
+    def wanted(self) -> None:
+        """It takes no part in the search for deadlocks."""
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """Ends the run with what it is to leave, if that was said, or with nothing."""
+        leaving = self._leaving
+        if leaving is None or leaving.token != token or leave:
+            return super().release(token, ttl_ms, ring=ring, leave=leave)
+        args = (
+            token,
+            str(leaving.run),
+            self._retention(ttl_ms),
+            leaving.fresh_ms,
+            leaving.keep_ms,
+            LINGER_MS,
+            leaving.cost_ms,
+            "" if leaving.pause_ms is None else str(leaving.pause_ms),
+            leaving.tag,
+            leaving.payload,
+            str(leaving.made_at_us),
+        )
+        return Command(_PUBLISH, self._run, args, released, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        return super().adopt(old, new, ttl_ms, self._described(metadata))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return super().annotate(token, self._described(metadata))
+
+    def endless(self, refused: Refused) -> str:
+        return self._name if self.no_end else ""
+
+    def _described(self, metadata: str) -> str:
+        """The fingerprint stands first, where a script finds it whatever the user has added."""
+        return f'{{"fingerprint":"{self._fingerprint}",{metadata[1:]}'
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 1:
+            self._tell(int(raw[1]))
+            self.granted_at_us = int(raw[3])
+            return Granted(int(raw[1]), raw[2])
+        if raw[0] == 0:
+            self._tell(int(raw[2]))
+            self.no_end = raw[1] == NO_TTL
+            self.tell_busy()
+            return Refused(None if raw[1] < 0 else raw[1], raw[3:])
+        if raw[0] == 2:
+            _, run, age_us, due, tag, payload, *rung = raw
+            age = _NO_AGES.get(age_us, age_us)
+            left = Left(int(run), age, tag.decode(), payload, due=due == 1)
+            return Refused(None, rung, error=left)
+        return Refused(None, raw[1:], error=FingerprintError(self._name))
+
+    def tell_busy(self) -> None:
+        if self.busy is not None and not self.busy.done():
+            self.busy.set_result(None)
+
+    def _tell(self, run: int) -> None:
+        if self._told is None and run:
+            self._told = run
