@@ -172,6 +172,7 @@ class Customers:
         self._numbers = itertools.count()
         self.last: dict[str, float] = {}
         self.failed = Counter[str]()
+        self.under_way = Counter[str]()  # by the process that serves
         self.parcels: list[int] = []
         self.bookings: list[int] = []
         self.references: list[str] = []
@@ -180,11 +181,14 @@ class Customers:
 
     async def _ask(self, method: str, path: str, **more: Any) -> httpx.Response | None:
         url = random.choice(self._shop.web).url
+        self.under_way[url] += 1
         try:
             return await self._http.request(method, url + path, **more)
         except httpx.TransportError as error:
             self.failed[f"{method} {path}: {type(error).__name__}"] += 1
             return None
+        finally:
+            self.under_way[url] -= 1
 
     async def _once(self, sort: str) -> bool:
         number = next(self._numbers)
@@ -318,7 +322,8 @@ class Faults:
         for former, new in zip(list(self._shop.web), web, strict=True):
             self._shop.web.append(new)
             self._shop.web.remove(former)
-            await asyncio.sleep(0.05)  # no request is on its way to it
+            # As a proxy does, which sends it no more requests.
+            await eventually(lambda url=former.url: not self._customers.under_way[url], within=20)
             former.signal(signal.SIGTERM)
             assert await former.ended() in (0, -signal.SIGTERM)
         assert self._shop.worker is not None
