@@ -38,14 +38,23 @@ if typing.TYPE_CHECKING:
     from .kinds.limits import Limits
     from .kinds.multilock import MultiLock
     from .kinds.permits import FairLock, Semaphore
-    from .kinds.rangelock import Bound, RangeLease, RangeLock, RangeUpgradableLease, RangeWriterLease
     from .kinds.redlock import Redlock
     from .kinds.reentrant import ReentrantLease, ReentrantLock
-    from .kinds.rwlock import RWLock
     from .kinds.schedule import Schedule, Tick, TickRecord
     from .kinds.serializers import JSON, Serializer
     from .kinds.singleflight import SingleFlight
-    from .kinds.spans import SpanLease, SpanLock, UpgradableLease, WriterLease
+    from .kinds.spans import (
+        Bound,
+        RangeLease,
+        RangeLock,
+        RangeUpgradableLease,
+        RangeWriterLease,
+        RWLock,
+        SpanLease,
+        SpanLock,
+        UpgradableLease,
+        WriterLease,
+    )
     from .kinds.terms import Term
     from .kinds.turn import Turn
     from .kinds.turnstile import Turnstile

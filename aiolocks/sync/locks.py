@@ -18,12 +18,12 @@ from .. import Session as AsyncSession
 from ..errors import LockError, LockLostError, LockNotOwnedError, SessionClosedError
 from ..kinds.limits import Limits as AsyncLimits
 from ..kinds.permits import Semaphore as AsyncSemaphore
-from ..kinds.rangelock import Bound
-from ..kinds.rangelock import RangeLease as AsyncRangeLease
-from ..kinds.rangelock import RangeLock as AsyncRangeLock
-from ..kinds.rangelock import RangeUpgradableLease as AsyncRangeUpgradableLease
 from ..kinds.reentrant import ReentrantLease as AsyncReentrantLease
-from ..kinds.rwlock import RWLock as AsyncRWLock
+from ..kinds.spans import Bound
+from ..kinds.spans import RangeLease as AsyncRangeLease
+from ..kinds.spans import RangeLock as AsyncRangeLock
+from ..kinds.spans import RangeUpgradableLease as AsyncRangeUpgradableLease
+from ..kinds.spans import RWLock as AsyncRWLock
 from ..kinds.spans import UpgradableLease as AsyncUpgradableLease
 from ..kinds.spans import WriterLease as AsyncWriterLease
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, locks_of_calls

@@ -13,10 +13,10 @@ from ..kinds.lock import Lock as AsyncLock
 from ..kinds.multilock import MultiLock as AsyncMultiLock
 from ..kinds.permits import FairLock as AsyncFairLock
 from ..kinds.permits import Semaphore as AsyncSemaphore
-from ..kinds.rangelock import RangeLock as AsyncRangeLock
 from ..kinds.redlock import Redlock as AsyncRedlock
 from ..kinds.reentrant import ReentrantLock as AsyncReentrantLock
-from ..kinds.rwlock import RWLock as AsyncRWLock
+from ..kinds.spans import RangeLock as AsyncRangeLock
+from ..kinds.spans import RWLock as AsyncRWLock
 from ..lock.context import SessionOptions
 from ..lock.options import Metadata, Seconds, reject_unknown
 from ..lock.statistics import SessionStatistics

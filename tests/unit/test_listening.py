@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff, FairLock, Lock, Session
-from aiolocks.kinds.multislot import steps_of
+from aiolocks.kinds.multilock import steps_of
 from aiolocks.lock.backoff import SILENT
 from aiolocks.transport import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Listener, one_request_each
 from aiolocks.transport.answers import Refused
