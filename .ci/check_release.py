@@ -51,9 +51,11 @@ def problems(root: Path, tag: str, repository: str) -> list[str]:
         )
     if NOT_YET in " ".join(readme.split()):
         found.append(f"README.md says {NOT_YET!r}: say how it is installed from PyPI")
-    for page in sorted(root.glob("docs/**/*.md")):
-        if "from a clone" in page.read_text("utf-8"):
-            found.append(f"{page.name} says 'from a clone': say how it is installed from PyPI")
+    found += [
+        f"{page.name} says 'from a clone': say how it is installed from PyPI"
+        for page in sorted(root.glob("docs/**/*.md"))
+        if "from a clone" in page.read_text("utf-8")
+    ]
     if repository not in urls.values():
         found.append(f"no entry of [project.urls] in pyproject.toml is {repository}: add it as Source")
     return found

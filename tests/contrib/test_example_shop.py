@@ -297,19 +297,24 @@ class Faults:
         dead = self._shop.web.pop(0)
         await dead.ended()
         await self.back("kill -9 of a process that serves")
-        self._shop.web.append(await self._shop.start_web())
 
     async def killed_worker(self) -> None:
         assert self._shop.worker is not None
-        former, self._shop.worker = self._shop.worker, await self._shop.start_worker()
+        former = self._shop.worker
+        self._shop.worker, web = await asyncio.gather(self._shop.start_worker(), self._shop.start_web())
+        self._shop.web.append(web)
         await self._worker_waits()
         former.signal(signal.SIGKILL)
         await self.back("kill -9 of the worker")
 
-    async def frozen(self, process: Process) -> None:
-        process.signal(signal.SIGSTOP)
+    async def frozen(self) -> None:
+        assert self._shop.worker is not None
+        frozen = (self._shop.web[0], self._shop.worker)
+        for process in frozen:
+            process.signal(signal.SIGSTOP)
         await asyncio.sleep(2 * TTL)
-        process.signal(signal.SIGCONT)
+        for process in frozen:
+            process.signal(signal.SIGCONT)
         await self.back("SIGSTOP")
 
     async def replaced(self) -> None:
@@ -369,9 +374,7 @@ async def test_its_books_balance_whatever_happens(own_server: OwnServer, tmp_pat
                 await faults.killed_web()
                 await faults.killed_worker()
                 customers.changes = False  # a quote has no fence
-                await faults.frozen(shop.web[0])
-                assert shop.worker is not None
-                await faults.frozen(shop.worker)
+                await faults.frozen()
                 customers.changes = True
                 server.kill()
                 await asyncio.sleep(3)
