@@ -836,7 +836,7 @@ class Possession:
             self._over.set()
         if self.watch is not None:
             self.leave_watch()
-        if self._releasing is None:  # else its gate was told as the release was sent
+        if self._releasing is None:  # else its gate is told as the release is sent
             self.gate.holder_gone(self.claim)
 
     def leave_watch(self) -> None:
@@ -1030,14 +1030,14 @@ class Lease(AsyncOnly):
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.why_over())  # the next waiters need not wait for this task
             possession.ensure_held()
+        assert watch is not None, "what is held is watched"
         cancels = self._on_lost == "cancel"
         possession.scope = scope = BodyScope(engine.loop, cancels=cancels)
         if term.stopping:
             scope.cancel(possession.stop_reason)
-        if watch is not None:
-            engine.entered.add(scope.task, watch)
-            if cancels and engine.ward is not None:
-                engine.ward.enter(watch, term)
+        engine.entered.add(scope.task, watch)
+        if cancels and engine.ward is not None:
+            engine.ward.enter(watch, term)
         return scope.task
 
     async def __aexit__(
@@ -1066,7 +1066,11 @@ class Lease(AsyncOnly):
         finally:
             scope.ended = True
         if error is not None or scope.told:
-            self._tell(exc, error, scope, wins=exc is not None and not cancelled_by_us)
+            # A raised error knows this frame, and so must not be known from here.
+            try:
+                self._tell(exc, error, scope, wins=exc is not None and not cancelled_by_us)
+            finally:
+                del error, exc
 
     def _tell(
         self, exc: BaseException | None, error: LockError | None, scope: BodyScope, *, wins: bool
@@ -1081,7 +1085,10 @@ class Lease(AsyncOnly):
         elif isinstance(error, LockLostError) and self._on_lost == "ignore":
             pass  # the log has it
         else:
-            raise error from error.__cause__
+            try:
+                raise error from error.__cause__
+            finally:
+                del error, exc
 
     def _stopped(self, exc: BaseException | None, unreleased: LockError | None) -> LockError | None:
         """How a body ends that was told to stop; one that has ended well was alone up to its end."""

@@ -61,11 +61,11 @@ class Holder(Protocol):
         ...
 
 
-class First(Protocol):
-    """An acquire whose first request nobody here has disturbed; see `waiter`."""
+class Asking(Protocol):
+    """An acquire whose first request nobody here has disturbed; see `waiter.FirstAsk`."""
 
-    def wait(self) -> object:
-        """Somebody else comes: it goes on as a waiter, by `Gate.first_waits`."""
+    def become_waiter(self) -> object:
+        """Somebody else comes: it goes on as a waiter, by `Gate.first_ask_waits`."""
         ...
 
 
@@ -263,6 +263,8 @@ class Gate:
 
     | from | to | when |
     |---|---|---|
+    | new | asking, without a waiter | nobody waits here or excludes it, and nothing is owed (`idle`) |
+    | asking, without a waiter | head | refused or not answered, or another comes (`first_ask_waits`) |
     | new | head | nobody is the head, and no holder here excludes it (`enter`) |
     | new | beside the head | it owns a nested lease here (`enter`) |
     | new | queued | else (`enter`); in a strict queue it asks for a seat |
@@ -277,6 +279,8 @@ class Gate:
       there is room, (b) the server named their seat as the first, (c) they own a nested lease here, (d) it is
       a single try; in a strict queue, the queued ask for no more than a seat. No head while a holder of this
       session excludes it;
+    - while an acquire asks without a waiter there is no head, and none beside or queued: whoever comes makes
+      it the head first;
     - no task begins to ask for more than a seat while a holder here is known to exclude it, except for a task
       that tries just once;
     - a task that leaves, by any way, passes its place on in the same step;
@@ -308,18 +312,18 @@ class Gate:
         "_in_turn",
         "_queue",
         "_resource",
-        "_seated",
         "_suspects",
         "_turns",
         "_unseated",
         "answered_at",
-        "first",
+        "asking",
         "first_standing",
         "here",
         "place_taken",
         "policy",
         "refusal",
         "refused_until",
+        "seated",
         "silent_since",
     )
 
@@ -335,12 +339,13 @@ class Gate:
         self._engine = engine
         self._resource = resource
         self.policy = resource.policy
-        self.first: First | None = None
+        self.asking: Asking | None = None
+        # As `asks` and the waiter say it, of one for whom `idle` holds.
         self.first_standing = WAITING | TOLD | (IN_TURN if self.policy.strict else 0)
         self.place_taken = False
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
-        self._seated = False  # the last refusal has hung it up
+        self.seated = False  # the last refusal of a waiter has hung it up
         self._unseated = 0  # the times in a row that it did not hang after a refusal, as far as is known
         self.here = Here(exclusive=resource.policy.exclusive)
         self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
@@ -384,10 +389,9 @@ class Gate:
 
     def refused_with(self, refusal: Refused, until: float | None) -> None:
         """Somebody here was refused: for all who wait here, that is the news."""
-        if self.awaited or self._beside:
+        if self.awaited or self._beside or self.asking is not None:
             self.refusal = refusal
         self.refused_until = until
-        self._seated = refusal.seated
         for acquisition in tuple(self._suspects):
             acquisition.suspect()
 
@@ -409,7 +413,7 @@ class Gate:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits here."""
+        """Whether somebody waits here, other than beside the head or with a first request under way."""
         return self._head is not None or bool(self._queue)
 
     def _asking(self) -> Iterator[Waiter]:
@@ -444,8 +448,9 @@ class Gate:
         turns = self._turns
         return not (
             self.here.closed
-            or self.first is not None
+            or self.asking is not None
             or self._head is not None
+            or self._queue
             or self._beside
             or self.place_taken
             or self._in_turn
@@ -453,24 +458,27 @@ class Gate:
             or turns.yielding_until
         )
 
-    def first_granted(self, claim: Claim, others: int, now: float) -> None:
-        """The first request was granted, and nothing has come between."""
-        self.first = None
+    def first_ask_granted(self, claim: Claim, others: int, now: float) -> None:
+        """It was granted, and nothing has come between."""
+        self.asking = None
         self.answered_at = now
+        self.refusal = None
         self._turns.granted(others, now)
         self.here.add(claim)
 
-    def first_waits(self, waiter: Waiter, *, since: float) -> None:
-        """The first request, sent then, is that of a waiter from now on."""
-        self.first = None
+    def first_ask_waits(self, waiter: Waiter, *, since: float) -> None:
+        """It is a waiter from now on; its acquire began at `since`."""
+        assert self._head is None, "while it asks there is no head"
+        self.asking = None
         self._head = waiter
-        self.silent_since = since
+        if self.answered_at < since:  # a single try may have been answered in the meantime
+            self.silent_since = since
 
     # -- those who wait in general
 
     def enter(self, acquisition: Waiter) -> None:
-        if self.first is not None:
-            self.first.wait()
+        if self.asking is not None:
+            self.asking.become_waiter()
         if self._head is None and not self.here.closed:
             assert not self._queue, "a waiter is queued, and nobody asks"
             self._head = acquisition
@@ -535,8 +543,8 @@ class Gate:
 
         `carried`: the request has told others of what was let go of here.
         """
-        if self.first is not None:
-            self.first.wait()
+        if self.asking is not None:
+            self.asking.become_waiter()
         owed = self._turns.owed and not carried
         self._turns.granted(answer.others, now)
         self.refusal = None
@@ -559,7 +567,7 @@ class Gate:
             self._engine.undo(self._nobody(), 1.0)
 
     def holder_releasing(self, claim: Claim) -> bool:
-        """A holder is about to release while somebody waits here: whether that is to wake a waiter elsewhere.
+        """Called if `awaited`: whether the release of this holder must wake a waiter of another process.
 
         If not, then `holder_gone` follows, which makes the head here try right behind it.
         """
@@ -752,7 +760,7 @@ class Gate:
         if not self._armed:
             return  # something newer is known
         if answer in (GONE, NOT_OURS):
-            self._missed(rung=answer == GONE and self._seated)
+            self._missed(rung=answer == GONE and self.seated)
             return
         self._answered = True
         self._unseated = 0

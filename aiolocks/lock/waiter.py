@@ -252,7 +252,7 @@ def holders(
 
 
 def _give_back(target: Asked, claim: Claim) -> None:
-    """Its task was cancelled as the grant came."""
+    """Its task was cancelled, or the session closed, as the grant came."""
     target.engine.undo(claim, target.options.first_ttl)
     target.gate.holder_gone(claim)
 
@@ -273,6 +273,7 @@ class Acquiring(ABC):
     # Most acquires differ from these in nothing: so they stand here, and not in each of them.
     _acknowledgement: Acknowledgement | None = None
     _call: Call[Answer] | None = None
+    _fault: Fault | None = None  # of the last question of a waiter, if that was not answered
     _inside: Inside[Possession] = ()  # the leases that the waiting task has entered
     _maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
     _refusal: Refused | None = None  # the last one of its own
@@ -281,7 +282,7 @@ class Acquiring(ABC):
     error: LockError | None = None  # how it ended without a grant; None then means: refused
     grant: Grant | None = None
     stage = Stage.QUEUED
-    waiter = None  # as of `FirstAsk`
+    waiter = None  # only a `FirstAsk` gets one
 
     def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
         self._engine = engine = target.engine
@@ -474,6 +475,7 @@ class Acquiring(ABC):
         if isinstance(error, BackendError):
             note(error, f"aiolocks: {self.target} was not acquired")
         self.error = error
+        self._fault = None  # it may have this error, whose traceback will know this object
         self._withdraw()
 
     def _withdraw(self) -> None:
@@ -547,14 +549,15 @@ class Attempt(Acquiring):
 class FirstAsk:
     """An acquire whose first request is under way, where nobody here waits for it or excludes it.
 
-    Most acquires are no more than this. Anything but a plain grant makes a `Waiter` of it, in the same step:
-    a refusal, a fault, another task that wants the same thing, the end of its task or of the session.
+    Most acquires are no more than this. Anything but a plain grant (in time, of a request that was written
+    once, without bells or replicas) makes a `Waiter` of it, in the same step: a refusal, a fault, another
+    acquire that comes or gets in, the end of its task or of the session.
 
     Invariant: its request has one reader, which is this object or, from then on, its waiter. Both have the
     same claim and the same future.
 
     Args:
-        blocking_timeout: As of `Acquiring`. It needs no timer: its request ends by then.
+        blocking_timeout: As of `Acquiring`. It needs no timer: the transport ends its request then.
     """
 
     grant: Grant | None = None
@@ -572,8 +575,6 @@ class FirstAsk:
         self.inside: Inside[Possession] = engine.entered.by(asyncio.current_task(loop))
         self.started = started = engine.now()
         self.standing = standing = gate.first_standing
-        engine.waiting[self] = None
-        gate.first = self
         self.call: Call[Answer] | None = Call(
             claim.acquire(options.first_ttl_ms, standing),
             self._answered,
@@ -581,22 +582,25 @@ class FirstAsk:
             until=started + (options.ttl if blocking_timeout is None else blocking_timeout),
             on_late=engine.wake_own,
         )
+        engine.waiting[self] = None
+        gate.asking = self
         engine.send(self.call)
 
     def leave(self) -> None:
         """As of `Acquiring`."""
         if self.grant is None:
-            self.wait().leave()
+            self.become_waiter().leave()
         else:
             self.grant = None
             _give_back(self.target, self.claim)
 
     def end_with(self, error: LockError) -> None:
         """As of `Acquiring`."""
-        self.wait().end_with(error)
+        self.become_waiter().end_with(error)
 
-    def wait(self) -> Waiter:
-        """It goes on as a waiter, the head of its gate."""
+    def become_waiter(self) -> Waiter:
+        """It goes on as a waiter, the head of its gate, which reads the answer to its request."""
+        assert self.waiter is None, "it is one already"
         waiter = self.waiter = Waiter(self.target, self.claim, self._timeout)
         waiter.take_over(self)
         return waiter
@@ -613,21 +617,21 @@ class FirstAsk:
             or now - call.sent >= options.dependable
             or clocks.steady() - call.sent_steady >= options.dependable
         ):
-            self.wait()
+            self.become_waiter()  # in doubt, the waiter decides: it is what the request calls back now
             call.on_reply(answer)
             return
         self.call = None
         self.answered_at = now
         self.grant = Grant(answer, call.sent, call.sent_steady)
         del engine.waiting[self]
-        self._gate.first_granted(self.claim, answer.others, now)
+        self._gate.first_ask_granted(self.claim, answer.others, now)
         if not self.done.done():
             self.done.set_result(None)
 
     def _failed(self, fault: Fault) -> None:
         call = self.call
         assert call is not None
-        self.wait()
+        self.become_waiter()
         call.on_fault(fault)
 
     def __repr__(self) -> str:
@@ -674,7 +678,6 @@ class Waiter(Acquiring):
     _behind = False  # it began to wait while somebody here held it
     _deadline: float | None = None
     _deadline_timer: asyncio.TimerHandle | None = None
-    _fault: Fault | None = None  # of its last question, if that was not answered
     _logged = False
     _needless = False  # there is nothing to wait for, as the server says
     _sitting_down: Call[Answer] | None = None  # the request for a seat behind which it has asked
@@ -726,7 +729,7 @@ class Waiter(Acquiring):
         call.on_reply, call.on_fault = self._answered, self._failed
         del self._engine.waiting[first]
         self._engine.waiting[self] = None
-        self._gate.first_waits(self, since=self.started)
+        self._gate.first_ask_waits(self, since=self.started)
         if self._timeout is not None:
             self._deadline = self.started + self._timeout
             self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
@@ -819,6 +822,7 @@ class Waiter(Acquiring):
         if not self._gate.is_behind(self):  # else it has asked for a seat, and for nothing else
             self._refusal = refusal
             self._gate.refused_with(refusal, until)
+            self._gate.seated = refusal.seated
         self._log_long_wait(now)
         if refusal.lasting and not self._warned:
             self._warned = True

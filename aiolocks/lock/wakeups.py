@@ -37,7 +37,7 @@ class Gate(Protocol):
         ...
 
     def listened(self, answer: int, /) -> None:
-        """The server's answer to that."""
+        """The server's answer to `listener()`."""
         ...
 
     def unheard(self) -> None:
@@ -66,7 +66,7 @@ class Bells:
         self._transport: Transport | None = None
         self._gates: dict[bytes, Gate] = {}
         self._ears: dict[bytes, list[Callable[[], object]]] = {}  # of keys that stand in no queue
-        self._left: dict[bytes, None] = {}  # in the order in which they were left
+        self._left: dict[bytes, None] = {}  # of places given up: heard until the next heartbeat
         self._timer: asyncio.TimerHandle | None = None
         self._warned = False
 

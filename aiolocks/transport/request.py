@@ -385,21 +385,45 @@ def take_back(
         told: Called with the server's answer.
         at_once: Writes it now; it may be the last thing that this loop does.
     """
-    until = loop.time() + seconds
-    pause = _PAUSE_FIRST
+    _TakingBack(command, send, loop, loop.time() + seconds, told, at_once=at_once).attempt()
 
-    def attempt() -> None:
-        call = Call(command, told, failed, until=until, undoes=True, as_eval=True, on_late=told)
-        send(call, at_once=at_once)
 
-    def failed(fault: Fault) -> None:
-        nonlocal pause
+@final
+class _TakingBack(Generic[T]):
+    """One undo. Nothing that it refers to refers back: a cancelled acquire leaves no garbage."""
+
+    __slots__ = ("_at_once", "_command", "_loop", "_pause", "_send", "_told", "_until")
+
+    def __init__(
+        self,
+        command: Command[T],
+        send: Callable[..., None],
+        loop: AbstractEventLoop,
+        until: float,
+        told: Callable[[T], None],
+        *,
+        at_once: bool,
+    ) -> None:
+        self._at_once = at_once
+        self._command = command
+        self._loop = loop
+        self._pause = _PAUSE_FIRST
+        self._send = send
+        self._told = told
+        self._until = until
+
+    def attempt(self) -> None:
+        told = self._told
+        call = Call(
+            self._command, told, self._failed, until=self._until, undoes=True, as_eval=True, on_late=told
+        )
+        self._send(call, at_once=self._at_once)
+
+    def _failed(self, fault: Fault) -> None:
         refused_for_now = fault.transient and not fault.unknown
-        if refused_for_now and loop.time() + pause < until:
-            loop.call_later(pause, attempt)
-            pause = min(2 * pause, _PAUSE_MAXIMUM)
-
-    attempt()
+        if refused_for_now and self._loop.time() + self._pause < self._until:
+            self._loop.call_later(self._pause, self.attempt)
+            self._pause = min(2 * self._pause, _PAUSE_MAXIMUM)
 
 
 @final

@@ -172,6 +172,7 @@ class Customers:
         self._numbers = itertools.count()
         self.last: dict[str, float] = {}
         self.failed = Counter[str]()
+        self.under_way = Counter[str]()  # by the process that serves
         self.parcels: list[int] = []
         self.bookings: list[int] = []
         self.references: list[str] = []
@@ -180,11 +181,14 @@ class Customers:
 
     async def _ask(self, method: str, path: str, **more: Any) -> httpx.Response | None:
         url = random.choice(self._shop.web).url
+        self.under_way[url] += 1
         try:
             return await self._http.request(method, url + path, **more)
         except httpx.TransportError as error:
             self.failed[f"{method} {path}: {type(error).__name__}"] += 1
             return None
+        finally:
+            self.under_way[url] -= 1
 
     async def _once(self, sort: str) -> bool:
         number = next(self._numbers)
@@ -293,19 +297,24 @@ class Faults:
         dead = self._shop.web.pop(0)
         await dead.ended()
         await self.back("kill -9 of a process that serves")
-        self._shop.web.append(await self._shop.start_web())
 
     async def killed_worker(self) -> None:
         assert self._shop.worker is not None
-        former, self._shop.worker = self._shop.worker, await self._shop.start_worker()
+        former = self._shop.worker
+        self._shop.worker, web = await asyncio.gather(self._shop.start_worker(), self._shop.start_web())
+        self._shop.web.append(web)
         await self._worker_waits()
         former.signal(signal.SIGKILL)
         await self.back("kill -9 of the worker")
 
-    async def frozen(self, process: Process) -> None:
-        process.signal(signal.SIGSTOP)
+    async def frozen(self) -> None:
+        assert self._shop.worker is not None
+        frozen = (self._shop.web[0], self._shop.worker)
+        for process in frozen:
+            process.signal(signal.SIGSTOP)
         await asyncio.sleep(2 * TTL)
-        process.signal(signal.SIGCONT)
+        for process in frozen:
+            process.signal(signal.SIGCONT)
         await self.back("SIGSTOP")
 
     async def replaced(self) -> None:
@@ -318,7 +327,8 @@ class Faults:
         for former, new in zip(list(self._shop.web), web, strict=True):
             self._shop.web.append(new)
             self._shop.web.remove(former)
-            await asyncio.sleep(0.05)  # no request is on its way to it
+            # As a proxy does, which sends it no more requests.
+            await eventually(lambda url=former.url: not self._customers.under_way[url], within=20)
             former.signal(signal.SIGTERM)
             assert await former.ended() in (0, -signal.SIGTERM)
         assert self._shop.worker is not None
@@ -364,9 +374,7 @@ async def test_its_books_balance_whatever_happens(own_server: OwnServer, tmp_pat
                 await faults.killed_web()
                 await faults.killed_worker()
                 customers.changes = False  # a quote has no fence
-                await faults.frozen(shop.web[0])
-                assert shop.worker is not None
-                await faults.frozen(shop.worker)
+                await faults.frozen()
                 customers.changes = True
                 server.kill()
                 await asyncio.sleep(3)

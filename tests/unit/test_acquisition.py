@@ -1321,3 +1321,69 @@ async def test_refused_for_the_sake_of_others_it_asks_again_when_they_have_had_t
 
     assert clock.now() - since < 0.01
     waiting.cancel()
+
+
+# -- an acquire that nobody disturbs, and what comes between after all
+
+
+async def test_a_silence_that_has_ended_does_not_begin_again_with_a_first_request(
+    make_session, transport
+) -> None:
+    """A single try beside it was answered, so the server is not silent: it waits on."""
+    session = make_session(backoff=SLOW)
+    task = waiting(session, ttl=10)
+    first = await transport.asked("acquire")
+    await asyncio.sleep(5)
+    beside = trying(session)
+    refuse(await transport.asked("acquire"))
+    assert await beside is None
+
+    await asyncio.sleep(5)
+    cut(first)
+    await turns()
+
+    assert not task.done()
+    await cancel(task)
+
+
+async def test_what_a_single_try_is_told_is_known_to_a_first_request(make_session, transport) -> None:
+    session = make_session()
+    task = asyncio.create_task(Lock(session, "name").acquire(blocking_timeout=1))
+    await transport.asked("acquire")
+    beside = asyncio.create_task(Lock(session, "name").acquire(blocking_timeout=0))
+    lease = b"a" * 32 + b':1699999999000000:{"host":"db7","pid":42,"task":"nightly"}'
+    (await transport.asked("acquire")).reply([0, 20_000, [b"1700000000000000", b"", b"", 20_000, lease]])
+    assert isinstance(await failure(beside), LockTimeoutError)
+
+    error = await failure(task)
+
+    assert isinstance(error, LockTimeoutError)
+    assert [holder.task for holder in error.holders] == ["nightly"]
+
+
+@pytest.mark.parametrize("how", ["a single try gets in", "another waits"])
+async def test_who_asks_without_a_waiter_becomes_the_head(make_session, transport, how) -> None:
+    """Else two of one session would ask at once, or one would be forgotten."""
+    session = make_session(backoff=SLOW)
+    first = waiting(session)
+    asked = await transport.asked("acquire")
+    other = trying(session) if how == "a single try gets in" else waiting(session)
+    if how == "a single try gets in":
+        grant(await transport.asked("acquire"))
+        lease = await other
+        refuse(asked)
+        await turns()
+        release = releasing(lease)
+        let_go(await transport.asked("release"))
+        await release
+        grant(await transport.asked("acquire"))
+        assert (await first).state is LeaseState.HELD
+    else:
+        await turns()
+        assert len(transport.sent) == 1, "the second is queued"
+        grant(asked)
+        release = releasing(await first)
+        let_go(await transport.asked("release"))
+        await release
+        grant(await transport.asked("acquire"))
+        assert (await other).state is LeaseState.HELD

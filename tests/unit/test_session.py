@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -19,10 +20,14 @@ from aiolocks import (
     LeaseState,
     Lock,
     LockLostError,
+    LockTimeoutError,
     Session,
     SessionClosedError,
 )
-from tests.unit.fakes import FakeTransport, cut, generous, grant, hold, let_go, refuse, turns
+from aiolocks.lock.lease import Possession
+from aiolocks.lock.waiter import FirstAsk, Waiter
+from aiolocks.transport import Call
+from tests.unit.fakes import FakeTransport, cut, deny, generous, grant, hold, let_go, refuse, turns
 
 
 async def test_the_default_session_of_a_client_is_always_the_same(transport) -> None:
@@ -190,6 +195,63 @@ async def test_a_life_leaves_nothing_for_the_garbage_collector(offline, transpor
         await (await lock.acquire()).release()
         transport.remember_nothing()
         assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+async def _denied(session: Session, transport: FakeTransport) -> None:
+    async def server() -> None:
+        deny(await transport.asked("acquire"))
+
+    answering = asyncio.create_task(server())
+    with contextlib.suppress(BackendError):
+        await Lock(session, "name").acquire()
+    await answering
+
+
+async def _refused(session: Session, transport: FakeTransport) -> None:
+    async def server() -> None:
+        refuse(await transport.asked("acquire"))
+
+    answering = asyncio.create_task(server())
+    with contextlib.suppress(LockTimeoutError):
+        await Lock(session, "name").acquire(blocking_timeout=0)
+    await answering
+
+
+async def _cancelled(session: Session, transport: FakeTransport) -> None:
+    async def server() -> None:
+        await transport.asked("acquire")
+        let_go(await transport.asked("release"), freed=False)
+
+    answering = asyncio.create_task(server())
+    try:
+        async with asyncio.timeout(0.1):
+            await Lock(session, "name").acquire()
+    except TimeoutError:
+        await answering
+
+
+async def _lost(session: Session, transport: FakeTransport) -> None:
+    transport.answer = generous
+    try:
+        async with Lock(session, "name").acquire() as lease:
+            lease._possession.lose("for the test")
+            del lease
+            await asyncio.sleep(1)
+    except LockLostError:
+        await turns()
+
+
+@pytest.mark.parametrize("end", [_denied, _refused, _cancelled, _lost])
+async def test_no_end_leaves_its_objects_for_the_garbage_collector(offline, transport, end) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        await end(offline, transport)
+        transport.remember_nothing()
+        left = [one for one in gc.get_objects() if isinstance(one, (Possession, Waiter, FirstAsk, Call))]
+        assert left == []
     finally:
         gc.enable()
 

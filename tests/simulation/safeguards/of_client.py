@@ -108,7 +108,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter whose bell or place is gone takes it again.",
         python(
             "lock.queue:Gate.listened",
-            without="self._missed(rung=answer == GONE and self._seated)",
+            without="self._missed(rung=answer == GONE and self.seated)",
             instead="pass",
         ),
         ("lock", "fairlock", "rwlock"),
