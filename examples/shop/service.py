@@ -76,7 +76,7 @@ async def pack(
     async with sessions() as transaction, transaction.begin():
         await fence(transaction, lease)  # first: it takes the place of `BEGIN`
         order = await transaction.get(Order, order_id) or Order(id=order_id, parcels=0)
-        await asyncio.sleep(0.005)  # two at a time would count one parcel
+        await asyncio.sleep(0.02)  # two at a time would count one parcel
         order.parcels += 1
         transaction.add(order)
         await transaction.flush()
