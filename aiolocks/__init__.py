@@ -33,11 +33,13 @@ if typing.TYPE_CHECKING:
     from ._infos import LockInfo, WaiterInfo
     from .kinds.fenced import FencedRegister
     from .kinds.jobruns import JobLease
+    from .kinds.latch import Latch
     from .kinds.leaders import LeaderInfo
     from .kinds.leadership import Leadership
     from .kinds.limits import Limits
     from .kinds.multilock import MultiLock
     from .kinds.permits import FairLock, Semaphore
+    from .kinds.ratelimit import RateDecision, RateLimit
     from .kinds.redlock import Redlock
     from .kinds.reentrant import ReentrantLease, ReentrantLock
     from .kinds.schedule import Schedule, Tick, TickRecord
@@ -84,6 +86,7 @@ __all__ = [
     "HolderInfo",
     "JobLease",
     "KeyspaceWakeup",
+    "Latch",
     "LeaderInfo",
     "Leadership",
     "Lease",
@@ -102,6 +105,8 @@ __all__ = [
     "RangeLock",
     "RangeUpgradableLease",
     "RangeWriterLease",
+    "RateDecision",
+    "RateLimit",
     "Redlock",
     "ReentrantLease",
     "ReentrantLock",

@@ -80,8 +80,8 @@ class LockTimeoutError(LockError, TimeoutError):
         name: Name of the lock.
         blocking_timeout: How long the wait was allowed to take, in seconds.
         remaining: Seconds that the holder's lease still has if it is not renewed, or for which `at_least`
-            keeps a name that nobody holds; None when unknown, or where the key has lost its ttl: then the
-            message says so, with the command that frees the name.
+            keeps a name that nobody holds; of a `RateLimit`, until its turn would come; None when unknown, or
+            where the key has lost its ttl: then the message says so, with the command that frees the name.
         holders: The holders that are in the way, as the server or the session knew them last, as
             `HolderInfo`: host, pid, task, metadata, for how long, fencing token. The first has held for
             longest. Of many holders, some; empty when none is known, or when other waiters go first.
@@ -105,6 +105,8 @@ class LockTimeoutError(LockError, TimeoutError):
         full: str | None = None,
         endless: str = "",
         kept: bool = False,
+        reason: str = "",
+        was_not: str = "acquired",
     ) -> None:
         self.full = full
         self.name = name
@@ -113,7 +115,9 @@ class LockTimeoutError(LockError, TimeoutError):
         self.detail = detail
         self.holders = tuple(holders)
         known = _in_words(self.holders)
-        if by_itself:
+        if reason:
+            pass
+        elif by_itself:
             reason = f"held by this very task; {_advice(kind)}"
         elif known:
             reason = f"held {known}"
@@ -129,7 +133,7 @@ class LockTimeoutError(LockError, TimeoutError):
             reason += f"; the lease has {remaining:.3f} s left unless renewed"
         when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"
         more = f" ({detail})" if detail else ""
-        super().__init__(f"{kind} {name!r} was not acquired {when}: {reason}{more}")
+        super().__init__(f"{kind} {name!r} was not {was_not} {when}: {reason}{more}")
 
 
 def _in_words(holders: Sequence[HolderInfo]) -> str:

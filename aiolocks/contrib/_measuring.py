@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 from ..lock.events import LockEvent
 from ._labels import Names, labeller
 
-WAIT: Final = "How long granted acquisitions have waited."
+WAIT: Final = "How long granted acquisitions and admitted requests have waited."
 HOLD: Final = "How long released and lost leases were held."
 GAUGES: Final = {
     "held": ("lease", "Leases that are held now."),
@@ -22,6 +22,8 @@ COUNTERS: Final = {
     "renewals": ("renewal", "Renewals that the server has confirmed."),
     "abandoned": ("lease", "Leases collected without a release."),
     "stolen": ("lease", "Locks taken from their holder by force."),
+    "admissions": ("request", "Requests that a rate limit has admitted."),
+    "refusals": ("request", "Requests that a rate limit has refused at once."),
 }
 """By name: the unit that is counted, and the description."""
 
@@ -115,3 +117,11 @@ class MeasuringListener(ABC, Generic[SeriesT]):
     def on_stolen(self, event: LockEvent) -> None:
         """Called by the session."""
         self._tell(event, stolen=1)
+
+    def on_admitted(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._tell(event, admissions=1, wait=event.seconds)
+
+    def on_refused(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._tell(event, refusals=1)

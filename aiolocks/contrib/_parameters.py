@@ -66,8 +66,12 @@ class Field:
             raise RequestValidationError([nameless]) from None
 
 
-def fields_of(template: NameTemplate, endpoint: Callable[..., Any], in_path: Iterable[str]) -> list[Field]:
+def fields_of(
+    template: NameTemplate, endpoint: Callable[..., Any], in_path: Iterable[str], *, but: Collection[str] = ()
+) -> list[Field]:
     """The fields of a template, where a handler has them from; `in_path` are the parameters of the path.
+
+    Those in `but` come from elsewhere.
 
     Raises:
         ConfigurationError: A field is neither a parameter of the path nor one that the handler has from the
@@ -75,7 +79,9 @@ def fields_of(template: NameTemplate, endpoint: Callable[..., Any], in_path: Ite
     """
     in_path = set(in_path)
     parameters = get_typed_signature(endpoint).parameters
-    return [_field(template, name, parameters.get(name), in_path) for name in template.fields]
+    return [
+        _field(template, name, parameters.get(name), in_path) for name in template.fields if name not in but
+    ]
 
 
 def _field(

@@ -51,6 +51,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, and not an error of anybody
         detail: For the client.
         retry_after: Whole seconds; None where trying again is not what helps.
         begun: The handler had begun.
+        more: Further fields of the answer.
     """
 
     def __init__(
@@ -60,12 +61,13 @@ class Refusal(Exception):  # noqa: N818 - an answer, and not an error of anybody
         self.status = status
         self.detail = detail
         self.retry_after = retry_after
+        self.more: dict[str, str] = {}
         super().__init__(f"{status} {detail}")
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the answer."""
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return self.more | ({} if self.retry_after is None else {"Retry-After": str(self.retry_after)})
 
 
 @final

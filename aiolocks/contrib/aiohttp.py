@@ -44,9 +44,10 @@ from ._background import Work, beside, checked
 from ._erring import ANSWERED, Answers
 from ._handling import handler_begins
 from ._holding import Kind, Recipe, holding, log, opened
+from ._rates import CLIENT, KEY, TOO_MANY, Rate
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled, named
 
-__all__ = ["LEASE", "SESSION", "error_middleware", "health", "locked", "session_ctx"]
+__all__ = ["LEASE", "SESSION", "error_middleware", "health", "locked", "rate_limited", "session_ctx"]
 
 P = ParamSpec("P")
 Name = str | Callable[[web.Request], str | Awaitable[str]]
@@ -310,6 +311,101 @@ def locked(
     return decorate
 
 
+def rate_limited(
+    name: str,
+    limit: int,
+    *,
+    per: Seconds,
+    burst: int | None = None,
+    key: Callable[[web.Request], object] | None = None,
+    blocking_timeout: Seconds | None = 0.0,
+    status: Conflict = 429,
+    detail: str = TOO_MANY,
+) -> Callable[
+    [Callable[P, Awaitable[web.StreamResponse]]], Callable[P, Coroutine[Any, Any, web.StreamResponse]]
+]:
+    """Decorates a handler: so many requests in so many seconds are admitted, and the others get 429.
+
+    ```python
+    @routes.get("/search")
+    @rate_limited("search:{client}", 100, per=60)
+    async def search(request: web.Request) -> web.Response:
+        ...
+    ```
+
+    One too many is 429 with `Retry-After`. Each answer that has not begun has the fields `RateLimit-Policy`
+    and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10. Where Redis does not answer, it is 503. See
+    `aiolocks.RateLimit` for what a window admits. Put it below the decorator that makes the route.
+
+    Args:
+        name: A template. `{client}` is `request.remote`: behind a proxy, the proxy's address, unless a
+            middleware such as those of aiohttp-remotes replaces it. `{key}` is what `key` returns. Other
+            fields are parameters of the path or, where it has no such parameter, of the query.
+        limit: Requests in each `per`, in the long run.
+        per: Seconds.
+        burst: Requests that are admitted at once after a rest; by default, `limit`.
+        key: A function of the request, `async` or not, that returns who asks, such as the id of a user.
+        blocking_timeout: Seconds that a request may wait for its turn; 0 for none; None for as long as it
+            takes.
+        status: Status of the answer to one too many: 423, 409, 429 or 503.
+        detail: Text of that answer.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be. From a request: it has no address of its
+            client, as over a unix socket, and the name has `{client}`.
+    """
+    if key is not None and not callable(key):
+        raise TypeError(f"key must be a function that returns who asks, not {type(key).__name__}")
+    rate = Rate(
+        "rate_limited()",
+        name,
+        limit,
+        per=per,
+        burst=burst,
+        blocking_timeout=blocking_timeout,
+        status=status,
+        detail=detail,
+        has_key=key is not None,
+    )
+
+    async def values(request: web.Request) -> dict[str, str]:
+        found = _values(rate.template, request, but=(CLIENT, KEY))
+        if CLIENT in rate.template.fields:
+            found[CLIENT] = rate.client(request.remote)
+        if key is not None:
+            who = key(request)
+            found[KEY] = rate.key(await who if inspect.isawaitable(who) else who)
+        return found
+
+    def decorate(
+        handler: Callable[P, Awaitable[web.StreamResponse]],
+    ) -> Callable[P, Coroutine[Any, Any, web.StreamResponse]]:
+        if not inspect.iscoroutinefunction(handler):
+            raise TypeError(
+                "rate_limited() decorates a coroutine function, or the methods of a web.View, not "
+                f"{handler!r}"
+            )
+
+        @functools.wraps(handler)
+        async def limited(*args: P.args, **kwargs: P.kwargs) -> web.StreamResponse:
+            request = _request_of(args)
+            try:
+                session, asked = session_of_request(request), rate.name(await values(request))
+                fields = await rate.admit(session, asked, route=_route_of(request))
+            except Refusal as refusal:
+                return web.json_response(
+                    {"detail": refusal.detail}, status=refusal.status, headers=refusal.headers
+                )
+            response = await handler(*args, **kwargs)
+            if not response.prepared:
+                response.headers.update(fields)
+            return response
+
+        return limited
+
+    return decorate
+
+
 def _request_of(args: tuple[object, ...]) -> web.Request:
     """The request of a handler: it gets it, or, in a view, has it."""
     for each in args:
@@ -339,8 +435,14 @@ def session_of_request(request: web.Request) -> Session:
 
 
 def _filled(template: NameTemplate, request: web.Request) -> str:
+    return filled(template, _values(template, request))
+
+
+def _values(template: NameTemplate, request: web.Request, *, but: tuple[str, ...] = ()) -> dict[str, str]:
     values: dict[str, str] = {}
     for field in template.fields:
+        if field in but:
+            continue
         # The path comes first: nobody can name another lock by adding a query to it.
         value = request.match_info.get(field)
         if value is None:
@@ -351,7 +453,7 @@ def _filled(template: NameTemplate, request: web.Request) -> str:
             )
             raise Refusal(400, f"The query parameter {field!r} is missing.")
         values[field] = value
-    return filled(template, values)
+    return values
 
 
 async def _gone(request: web.Request) -> None:

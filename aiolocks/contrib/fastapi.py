@@ -39,6 +39,7 @@ from ._background import Work, beside, checked
 from ._erring import ANSWERED, Answers
 from ._fastapi_hold import Hold, route_of
 from ._fastapi_limits import Limited
+from ._fastapi_rates import RateLimited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
 from ._holding import Kind, Recipe, opened
 from ._parameters import Field, fields_of
@@ -47,6 +48,7 @@ from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryA
 __all__ = [
     "Limited",
     "Locked",
+    "RateLimited",
     "current_session",
     "health",
     "install_error_handlers",

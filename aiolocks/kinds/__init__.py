@@ -23,6 +23,8 @@ _OF_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "jobsteps": (),
     "ticksteps": (),
     "turnstile": ("Turnstile",),
+    "ratelimit": ("RateDecision", "RateLimit"),
+    "latch": ("Latch",),
     "fenced": ("FencedRegister",),
 }
 """The modules that say which kinds there are (`KINDS`), as operators see them, and their public names."""

@@ -28,6 +28,8 @@ _HOOKS: Final = (
     "on_abandoned",
     "on_stolen",
     "on_deadlock",
+    "on_admitted",
+    "on_refused",
 )
 
 
@@ -40,10 +42,11 @@ class LockEvent:
         kind: Kind of the lock, as `"lock"`.
         name: Name of the lock. There may be very many: think before it becomes a label of a metric.
         fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
-        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout` and `on_deadlock` how long it
-            waited, for `on_renewed` how long it may be relied on, for `on_downgraded`, `on_shrunk`,
-            `on_released`, `on_lost` and `on_detached` how long it was held, for `on_stolen` how long the
-            holder before had it, by the server's clock.
+        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout`, `on_deadlock` and `on_admitted`
+            how long it waited, for `on_refused` after how long it would be admitted, for `on_renewed` how
+            long it may be relied on, for `on_downgraded`, `on_shrunk`, `on_released`, `on_lost` and
+            `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
+            server's clock.
         reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
             for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
             for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for.
@@ -158,6 +161,16 @@ class Events:
     def timed_out(self, kind: str, name: str, seconds: float) -> None:
         self.counters.timeouts += 1
         if hooks := self._hooks["on_timeout"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
+
+    def admitted(self, kind: str, name: str, seconds: float) -> None:
+        """By a rate limit, after so long."""
+        if hooks := self._hooks["on_admitted"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
+
+    def refused(self, kind: str, name: str, seconds: float) -> None:
+        """By a rate limit, which would admit it after so long."""
+        if hooks := self._hooks["on_refused"]:
             _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
 
     def acquired(self, lease: Leased, seconds: float) -> None:

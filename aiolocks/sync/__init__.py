@@ -27,8 +27,10 @@ from .locks import (
     WriterLease,
 )
 from .session import Session
+from .waits import Latch, RateLimit
 
 __all__ = [
+    "Latch",
     "Lease",
     "Limits",
     "Lock",
@@ -37,6 +39,7 @@ __all__ = [
     "RangeLock",
     "RangeUpgradableLease",
     "RangeWriterLease",
+    "RateLimit",
     "ReentrantLease",
     "Semaphore",
     "Session",

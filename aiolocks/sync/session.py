@@ -8,11 +8,13 @@ from types import TracebackType
 from typing import Any, Final, Literal, Never, Self, TypeVar, Unpack, final
 
 from .. import Session as AsyncSession
+from ..kinds.latch import Latch as AsyncLatch
 from ..kinds.limits import Limits as AsyncLimits
 from ..kinds.lock import Lock as AsyncLock
 from ..kinds.multilock import MultiLock as AsyncMultiLock
 from ..kinds.permits import FairLock as AsyncFairLock
 from ..kinds.permits import Semaphore as AsyncSemaphore
+from ..kinds.ratelimit import RateLimit as AsyncRateLimit
 from ..kinds.redlock import Redlock as AsyncRedlock
 from ..kinds.reentrant import ReentrantLock as AsyncReentrantLock
 from ..kinds.spans import RangeLock as AsyncRangeLock
@@ -23,6 +25,7 @@ from ..lock.statistics import SessionStatistics
 from .link import Link
 from .locks import Lease, Limits, Lock, OnLost, RangeLock, ReentrantLease, RWLock, Semaphore
 from .misuse import SyncOnly
+from .waits import Latch, RateLimit
 
 T = TypeVar("T")
 
@@ -515,6 +518,35 @@ class Session(SyncOnly):
             Lease,
             on_lost,
             links,
+        )
+
+    # -- what is waited for, and not held
+
+    def latch(self, name: str, count: int, *, ttl: Seconds = 3600.0, **unknown: Never) -> Latch:
+        """So many steps, after which all who wait go on, as `aiolocks.Latch`.
+
+        Args:
+            name: As of `lock`.
+            count: How many steps open it.
+            ttl: Seconds that it lasts after its last use.
+        """
+        reject_unknown("latch()", unknown, _MEANT)
+        return Latch(self._link, lambda session: AsyncLatch(session, name, count, ttl=ttl))
+
+    def ratelimit(
+        self, name: str, limit: int, per: Seconds, *, burst: int | None = None, **unknown: Never
+    ) -> RateLimit:
+        """So many requests in so many seconds, of all processes together, as `aiolocks.RateLimit`.
+
+        Args:
+            name: As of `lock`.
+            limit: Requests in each `per`, in the long run.
+            per: Seconds.
+            burst: Requests that are admitted at once after a rest; by default, `limit`.
+        """
+        reject_unknown("ratelimit()", unknown, _MEANT)
+        return RateLimit(
+            self._link, lambda session, name: AsyncRateLimit(session, name, limit, per, burst=burst), name
         )
 
     def __repr__(self) -> str:

@@ -9,11 +9,13 @@ import pytest
 from redis.asyncio import RedisCluster
 
 from aiolocks import (
+    ConfigurationError,
     FencedRegister,
     Lease,
     LeaseState,
     Lock,
     LockNotOwnedError,
+    RateLimit,
     Session,
     StaleFenceError,
     Turnstile,
@@ -162,3 +164,15 @@ async def test_turnstile_register_and_redis_pys_lock_find_their_node(
     async with theirs:
         assert not await ours.acquire(blocking=False)
     assert [key for key in keys(cluster) if "fencedregister" not in key] == []
+
+
+@pytest.mark.leaves_keys("aiolocks:ratelimit:*")
+async def test_in_a_cluster_the_names_share_a_slot(clustered: RedisCluster) -> None:
+    apart = RateLimit.all_of(RateLimit(clustered, "a", 1, per=1), RateLimit(clustered, "b", 1, per=1))
+    with pytest.raises(ConfigurationError, match="same hash tag"):
+        await apart.try_acquire()
+    together = RateLimit.all_of(
+        RateLimit(clustered, "{a}1", 1, per=60), RateLimit(clustered, "{a}2", 1, per=60)
+    )
+    assert await together.try_acquire()
+    assert not await together.try_acquire()

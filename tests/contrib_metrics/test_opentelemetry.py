@@ -116,6 +116,8 @@ async def test_what_locks_do_is_collected(provider, reader, open_session: OpenSe
         "aiolocks.renewals": "{renewal}",
         "aiolocks.abandoned": "{lease}",
         "aiolocks.stolen": "{lease}",
+        "aiolocks.admissions": "{request}",
+        "aiolocks.refusals": "{request}",
     }
     assert after.labels == {"order", "seats", "other"}
     page = (ROOT / "docs" / "reference" / "contrib-operation.md").read_text()

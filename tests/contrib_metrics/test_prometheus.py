@@ -131,6 +131,8 @@ async def test_what_locks_do_is_scraped(
         "aiolocks_renewals_total",
         "aiolocks_abandoned_total",
         "aiolocks_stolen_total",
+        "aiolocks_admissions_total",
+        "aiolocks_refusals_total",
     }
 
 

@@ -38,6 +38,7 @@ class Row(NamedTuple):
         make: Makes one, if it is acquired.
         measured: What the benchmarks call it.
         gives: The class of what its function or block gets, if it is not acquired.
+        in_order: Whether it serves in the order of asking, if it is not acquired.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Row(NamedTuple):
     make: Callable[[Session], Acquirable[Any]] | None = None
     measured: str = ""
     gives: str = ""
+    in_order: bool = False
 
 
 ROWS = [
@@ -87,6 +89,8 @@ ROWS = [
     Row("SingleFlight", "a key is computed once"),
     Row("UniqueJob", "a job of a key is queued or run once", gives="JobLease"),
     Row("Turnstile", "one caller of a crowd", gives="Turn"),
+    Row("RateLimit", "so many requests in so many seconds", in_order=True),
+    Row("Latch", "all who wait, once it is open"),
     Row("FencedRegister", "no write is later than a newer one"),
 ]
 HEADINGS = (
@@ -165,7 +169,7 @@ async def _all_asked() -> dict[str, Asked]:
 
 def _asked(row: Row, session: Session) -> Asked:
     if row.make is None:
-        return Asked(False, hasattr(getattr(aiolocks, row.gives, None), "fencing_token"))
+        return Asked(row.in_order, hasattr(getattr(aiolocks, row.gives, None), "fencing_token"))
     resource = row.make(session)._resource(aiolocks.Lock(session, "n")._engine())
     in_order = resource.policy.strict or isinstance(resource.commands, SpanSteps)
     return Asked(in_order, has_token=True)  # each of its leases has one

@@ -45,9 +45,8 @@ def locks(url: str) -> Iterator[Session]:
 
 def held(redis: Redis) -> list[str]:
     """The keys of what is held or waited for: all but what is remembered for a while."""
-    return sorted(
-        key.decode() for key in redis.scan_iter("*") if not re.search(rb"\.(fence|value|stolen):", key)
-    )
+    kept = re.compile(rb"(\.(fence|value|stolen)|:(latch|ratelimit)):")
+    return sorted(key.decode() for key in redis.scan_iter("*") if not kept.search(key))
 
 
 def wait_until(true: Callable[[], object], within: float = 5.0) -> None:

@@ -145,6 +145,46 @@ def test_limits(locks: Session) -> None:
         assert caught.value.full == "tenant:7"
 
 
+def test_a_rate_limit(locks: Session) -> None:
+    limit = locks.ratelimit("it", 2, per=60)
+    assert repr(limit) == "<sync RateLimit 'it' 2 in 60 s, burst 2>"
+    assert limit.name == "it"
+    assert limit.peek().remaining == 2
+    with limit as decision:
+        assert decision.remaining == 1
+    assert limit.try_acquire()
+    assert not limit.try_acquire()
+    with pytest.raises(LockTimeoutError, match="its turn comes in"):
+        limit.acquire(blocking_timeout=1)
+
+    @locks.ratelimit("it:{who}", 10, per=1, burst=1)
+    def send(who: str) -> float:
+        return time.monotonic()
+
+    first, second = send("ada"), send("ada")
+    assert second - first >= 0.09
+
+    async def never() -> None: ...
+
+    with pytest.raises(TypeError, match="plain function"):
+        limit(never)
+    with pytest.raises(TypeError, match="has no argument 'period'"):
+        locks.ratelimit("it", 2, per=1, period=2)  # type: ignore[arg-type]
+
+
+def test_a_latch(locks: Session) -> None:
+    latch = locks.latch("it", 2, ttl=60)
+    assert repr(latch) == "<sync Latch 'it' count=2 ttl=60>"
+    assert latch.name == "it"
+    assert latch.count_down() == 1
+    with pytest.raises(LockTimeoutError, match="1 of its steps were left"):
+        latch.wait(blocking_timeout=0.05)
+    assert in_thread(latch.count_down) == 0
+    with latch:
+        pass
+    assert latch.reset(5) == 5
+
+
 def test_readers_and_writers(locks: Session) -> None:
     lock = locks.rwlock("it")
     assert lock.name == "it"

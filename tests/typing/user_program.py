@@ -17,6 +17,7 @@ from aiolocks import (
     FairLock,
     HolderInfo,
     JobLease,
+    Latch,
     LeaderInfo,
     Leadership,
     Lease,
@@ -29,6 +30,8 @@ from aiolocks import (
     RangeLock,
     RangeUpgradableLease,
     RangeWriterLease,
+    RateDecision,
+    RateLimit,
     Redlock,
     ReentrantLease,
     ReentrantLock,
@@ -198,6 +201,23 @@ async def what_is_built_with_them(redis: Redis) -> None:
         assert_type(maybe_performed, JobLease | None)
     async with Turnstile(redis, "name", window=2) as number:
         assert_type(number, int)
+    latch = Latch(redis, "name", 3, ttl=timedelta(hours=2))
+    assert_type(await latch.count_down(2), int)
+    assert_type(await latch.wait(blocking_timeout=2), None)
+    assert_type(await latch.reset(), int)
+    async with latch as opened:
+        assert_type(opened, None)
+    limit = RateLimit(redis, "name", 60, per=timedelta(minutes=1), burst=10)
+    assert_type(await limit.acquire(blocking_timeout=2), RateDecision)
+    assert_type(await limit.try_acquire(2), RateDecision)
+    async with RateLimit.all_of(limit, RateLimit(redis, "other", 1000, per=86400)) as decision:
+        assert_type(decision, RateDecision)
+
+    @limit
+    async def send(text: str) -> int:
+        return len(text)
+
+    assert_type(await send("text"), int)
 
 
 async def leading(redis: Redis) -> None:

@@ -11,8 +11,10 @@ import pytest
 from aiolocks import (
     BackendError,
     FencedRegister,
+    Latch,
     Limits,
     Lock,
+    RateLimit,
     RWLock,
     Semaphore,
     Session,
@@ -33,6 +35,8 @@ ASKED: dict[str, Callable[[Session], Awaitable[Any]]] = {
     "a ticket": lambda session: UniqueJob(session, "order:17").enqueue("until_executed"),
     "a flight": lambda session: SingleFlight(session, ttl=0.3).do("order:17", _never),
     "a turnstile": lambda session: Turnstile(session, "order:17", window=1).enter(),
+    "a latch": lambda session: Latch(session, "order:17", 2).count_down(),
+    "a limit": lambda session: RateLimit(session, "order:17", 1, per=1).acquire(),
     "a register": lambda session: FencedRegister(session, "order:17").read(),
     "operators": lambda session: session.force_release("order:17"),
 }

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from .of_client import OF_CLIENT
 from .of_convoys import OF_CONVOYS
+from .of_counts import OF_COUNTS
 from .of_deadlocks import OF_DEADLOCKS
 from .of_graces import OF_GRACES
 from .of_jobs import OF_JOBS
@@ -25,6 +26,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_THEFTS,
     **OF_GRACES,
     **OF_CONVOYS,
+    **OF_COUNTS,
     **OF_DEADLOCKS,
     **OF_CLIENT,
     **OF_MASTERS,

@@ -268,6 +268,8 @@ KINDS: dict[str, Kind] = {
             remembered=(":uniquejob.over:", ":uniquejob.owner:", ":uniquejob.about:"),
         ),
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
+        Kind(name="ratelimit", wanted=_permits, lock=_none, work="admit", remembered=(":ratelimit:",)),
+        Kind(name="latch", wanted=_one, lock=_none, work="meet", remembered=(":latch:",)),
         Kind(name="leadership", wanted=_one, lock=_none, work="lead"),
         Kind(name="grace", wanted=_one, lock=_none, work="unwind", faults=SILENT),
         Kind(name="rings", wanted=_one, lock=_none, work="entangle"),

@@ -16,8 +16,10 @@ from typing import Any
 from aiolocks import (
     DuplicateJobError,
     FencedRegister,
+    Latch,
     Leadership,
     Lock,
+    RateLimit,
     Session,
     SingleFlight,
     Term,
@@ -28,6 +30,7 @@ from aiolocks.errors import StaleFenceError
 from aiolocks.kinds.tickets import Ticket
 
 from .checkers import Referee
+from .counted import BURST, LIMIT, PER, STEPS, Counts
 from .excuses import Excused
 from .graces import Graces
 from .rings import Rings
@@ -84,11 +87,13 @@ class Ledger:
     ticks: Ticks = field(init=False)
     rings: Rings = field(init=False)
     graces: Graces = field(init=False)
+    counts: Counts = field(init=False)
 
     def __post_init__(self) -> None:
         self.ticks = Ticks(self.referee, self.random, travel=self.travel)
         self.rings = Rings(self.referee, self.drawing, travel=self.travel)
         self.graces = Graces(self.referee, self.kinds, serial=self.serial)
+        self.counts = Counts(self.referee, travel=self.travel)
 
     def died(self, process: str) -> None:
         self.dead.add(process)
@@ -265,6 +270,17 @@ async def _unwind(ledger: Ledger, session: Session, one: Round, ttl: float, pati
     await ledger.graces.hold(session, one, ttl, patience)
 
 
+async def _admit(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """So many in so many seconds, of all processes together."""
+    await ledger.counts.admit(RateLimit(session, "x", LIMIT, per=PER, burst=BURST), one)
+
+
+async def _meet(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """Tasks that wait until others have done their steps."""
+    name = f"x{one.part.rpartition('.r')[2]}"
+    await ledger.counts.meet(Latch(session, name, STEPS, ttl=5), one, session)
+
+
 WORKS = {
     "share": _share,
     "update": _update,
@@ -274,5 +290,7 @@ WORKS = {
     "lead": _lead,
     "entangle": _entangle,
     "unwind": _unwind,
+    "admit": _admit,
+    "meet": _meet,
 }
 """By the name that a kind gives."""

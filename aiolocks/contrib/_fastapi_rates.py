@@ -1,0 +1,140 @@
+"""Rate limits in FastAPI: a dependency that admits a request, or answers 429."""
+
+# Annotations are objects here, for FastAPI looks at them.
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Final, final
+from weakref import WeakKeyDictionary
+
+from fastapi import Depends, HTTPException, Response, params
+from starlette.requests import HTTPConnection, Request
+
+from .. import Session
+from ..lock.options import Seconds
+from ._fastapi_hold import route_of
+from ._fastapi_session import current_session
+from ._parameters import Field, fields_of
+from ._rates import CLIENT, KEY, TOO_MANY, Rate
+from ._refusing import Conflict, Refusal
+
+_OWN: Final = (CLIENT, KEY)
+
+
+@final
+class RateLimited(params.Depends):
+    """A dependency that admits so many requests in so many seconds, and answers 429 to the others.
+
+    ```python
+    @app.get("/search", dependencies=[RateLimited("search:{client}", 100, per=60)])
+    async def search() -> str:
+        ...
+
+    @app.get("/reports", dependencies=[RateLimited("reports:{key}", 5, per=60, key=current_user_id)])
+    async def reports() -> str:
+        ...
+    ```
+
+    One too many is 429 with `Retry-After`. Each answer has the fields `RateLimit-Policy` and `RateLimit` of
+    draft-ietf-httpapi-ratelimit-headers-10. Where Redis does not answer, it is 503. See `aiolocks.RateLimit`
+    for what a window admits.
+
+    Args:
+        name: A template. `{client}` is `request.client.host`: behind a proxy, that is the proxy's address
+            unless the server is told to trust it, as by uvicorn's `--forwarded-allow-ips`. `{key}` is what
+            `key` returns. Other fields are parameters of the path, or those that the handler has from the
+            query.
+        limit: Requests in each `per`, in the long run.
+        per: Seconds.
+        burst: Requests that are admitted at once after a rest; by default, `limit`.
+        key: A dependency that returns who asks, such as the id of a user: a function of the `Request`, or of
+            parameters as a handler has them.
+        blocking_timeout: Seconds that a request may wait for its turn; 0 for none; None for as long as it
+            takes.
+        status: Status of the answer to one too many: 423, 409, 429 or 503.
+        detail: Text of that answer.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be. From a request: it has no address of its
+            client, as over a unix socket, and the name has `{client}`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        limit: int,
+        *,
+        per: Seconds,
+        burst: int | None = None,
+        key: Callable[..., Any] | None = None,
+        blocking_timeout: Seconds | None = 0.0,
+        status: Conflict = 429,
+        detail: str = TOO_MANY,
+    ) -> None:
+        if key is not None and not callable(key):
+            raise TypeError(f"key must be a function that returns who asks, not {type(key).__name__}")
+        rate = Rate(
+            "RateLimited",
+            name,
+            limit,
+            per=per,
+            burst=burst,
+            blocking_timeout=blocking_timeout,
+            status=status,
+            detail=detail,
+            has_key=key is not None,
+        )
+        super().__init__(dependency=_Admit(rate, key), use_cache=False)
+
+
+@final
+class _Admit:
+    """The callable that FastAPI calls."""
+
+    def __init__(self, rate: Rate, key: Callable[..., Any] | None) -> None:
+        self._rate = rate
+        # By handler and parameters of the path: it may serve several routes.
+        self._fields: WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], list[Field]]]
+        self._fields = WeakKeyDictionary()
+        wanted: dict[str, Any] = {
+            "connection": HTTPConnection,
+            "response": Response,
+            "session": Annotated[Session, Depends(current_session)],
+        }
+        if key is not None:
+            wanted["key"] = Annotated[Any, Depends(key)]
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+                for parameter, annotation in wanted.items()
+            ]
+        )
+
+    async def __call__(
+        self, *, connection: HTTPConnection, response: Response, session: Session, key: Any = None
+    ) -> None:
+        if not isinstance(connection, Request):
+            raise TypeError(
+                "RateLimited serves HTTP routes; in a websocket's, ask RateLimit(session, name, limit, per)"
+            )
+        try:
+            name = self._rate.name(self._values(connection, key))
+            response.headers.update(await self._rate.admit(session, name, route=route_of(connection)))
+        except Refusal as refusal:
+            raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+
+    def _values(self, request: Request, key: Any) -> dict[str, str]:
+        rate, endpoint = self._rate, request.scope["endpoint"]
+        known, in_path = self._fields.setdefault(endpoint, {}), frozenset(request.path_params)
+        fields = known.get(in_path)
+        if fields is None:
+            fields = known[in_path] = fields_of(rate.template, endpoint, in_path, but=_OWN)
+        values = {field.name: field.text(request) for field in fields}
+        if CLIENT in rate.template.fields:
+            values[CLIENT] = rate.client(None if request.client is None else request.client.host)
+        if KEY in rate.template.fields:
+            values[KEY] = rate.key(key)
+        return values
+
+    def __repr__(self) -> str:
+        return f"<RateLimited {self._rate!r}>"

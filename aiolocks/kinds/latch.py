@@ -1,0 +1,374 @@
+"""The latch: tasks of all processes wait until so many steps are done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Never, TypeVar, final
+
+from ..errors import BackendError, ConfigurationError, LockError
+from ..lock.clock import milliseconds
+from ..lock.context import Context
+from ..lock.misuse import AsyncOnly
+from ..lock.options import Seconds, lock_name, optional_seconds, reject_unknown, seconds, whole_number
+from ..lock.sources import engine_of, source_of
+from ..transport.answers import BELL_TTL
+from ..transport.commands.checks import of_others, without_ttl, wrong_types
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.snapshots import Content, Snapshot
+from ..transport.commands.snapshots import whole_number as number_in
+from ..transport.keys import key
+from ..transport.request import Call, Command, Script, ignore
+from .waits import Wait
+
+T = TypeVar("T")
+
+_LABEL: Final = "Latch"
+_SHORTEST_TTL: Final = 1.0
+_MOST: Final = 1_000_000_000
+_PAUSE: Final = 0.2
+"""Seconds after which a waiter asks a server again that was away."""
+
+_MEANT: Final[dict[str, str]] = {
+    **dict.fromkeys(("parties", "n", "value"), "count= (how many steps)"),
+    **dict.fromkeys(("ex", "expire", "expires", "px"), "ttl= (how long it lasts after its last use)"),
+}
+
+
+# -- On the server.
+
+_SHARED: Final = ("forms", "fence", "latches")
+_WAIT: Final = Script("latch_wait", *_SHARED)
+_COUNT_DOWN: Final = Script("latch_count_down", *_SHARED)
+_RESET: Final = Script("latch_reset", *_SHARED)
+
+
+@final
+class Look(NamedTuple):
+    """What a waiter is told.
+
+    Attributes:
+        open: It may go on.
+        left: What is left to count.
+        opened: When it was opened last, as the server tells it.
+    """
+
+    open: bool
+    left: int
+    opened: str
+
+
+@final
+class Counted(NamedTuple):
+    """What a step has left.
+
+    Attributes:
+        left: What is left to count.
+        rung: The key of which waiters hear, where this step has opened the latch.
+    """
+
+    left: int
+    rung: Sequence[bytes] = ()
+
+
+@final
+class LatchSteps:
+    """The steps of one latch.
+
+    Attributes:
+        news: The key that is deleted when the latch opens.
+    """
+
+    __slots__ = ("_count", "_keys", "_name", "_ttl_ms", "news")
+
+    def __init__(self, prefix: str, name: str, count: int, ttl_ms: int) -> None:
+        self._name = name
+        self._count = count
+        self._ttl_ms = ttl_ms
+        self._keys = (key(prefix, "latch", name),)
+        self.news = key(prefix, "latch", name, "news")
+
+    def listen(self) -> Command[Any]:
+        """The server is to tell when the latch opens next."""
+        return Command(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
+
+    def wait(self, opened: str) -> Command[Look]:
+        """Asks if it is open; `opened` of the first answer, empty before that."""
+        return self._step(_WAIT, self._keys, "", opened, self._look)
+
+    def count_down(self, token: str, n: int) -> Command[Counted]:
+        """Counts n down."""
+        return self._step(_COUNT_DOWN, (*self._keys, self.news), token, n, self._counted)
+
+    def reset(self, token: str, count: int) -> Command[Counted]:
+        """Counts again, from that."""
+        return self._step(_RESET, self._keys, token, count, self._counted)
+
+    def _step(self, script: Script, keys: Any, token: str, last: Any, parse: Any) -> Command[Any]:
+        return Command(script, keys, (token, self._count, self._ttl_ms, last), parse, lane=self._lane)
+
+    @property
+    def _lane(self) -> str:
+        return self.news.decode()
+
+    def _checked(self, raw: Any) -> Any:
+        if int(raw[0]) == -1:
+            raise ConfigurationError(
+                f"the latch {self._name!r} counts from {int(raw[1])}, and not from {self._count}: all who "
+                "use a latch give it the same count"
+            )
+        return raw
+
+    def _look(self, raw: Any) -> Look:
+        through, left, opened = self._checked(raw)
+        return Look(through == 1, int(left), opened.decode())
+
+    def _counted(self, raw: Any) -> Counted:
+        _, left, *rung = self._checked(raw)
+        return Counted(int(left), rung)
+
+
+def read_latch(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """A latch, and what is left to count; 0: it is open."""
+    if wrong := wrong_types({"": "hash"}, found):
+        return Snapshot(now_us, stands=True, problems=wrong)
+    if not (latch := found[""]):
+        return Snapshot(now_us)
+    left = number_in(latch.value.get(b"left"))
+    if left is None or not {b"made", b"opened", b"tokens"} <= set(latch.value):
+        return Snapshot(now_us, stands=True, problems=(of_others(""), *without_ttl(latch, ours=False)))
+    return Snapshot(now_us, value=left, stands=True, problems=without_ttl(latch, ours=True))
+
+
+LATCHES: Final = Family(read=read_latch, passive="news")
+KINDS: Final = (Kind(LATCHES, "latch", "Latch", shows_value=True, needs=("hlen", "hmget", "hset")),)
+
+
+# -- In a program.
+
+
+@final
+class Latch(AsyncOnly):
+    """Lets all who wait go on once so many steps are done, wherever they are done.
+
+    ```python
+    latch = Latch(redis, "import:17", count=8)
+
+    await latch.count_down()                # each of eight workers, at its end
+
+    async with latch:                       # anybody who needs all of it: waits
+        ...
+    ```
+
+    The first `count_down` or `wait` makes it. At 0 it opens: it wakes all who wait, and stays open, for those
+    who come later, until its `ttl` has passed since it was last used. Each call keeps it for its ttl, and so
+    does a task that waits. After that, the same name is a new latch.
+
+    It counts steps, not workers: one that does its step twice counts twice. Nobody counts for a worker that
+    has died; give `wait` a `blocking_timeout`.
+
+    If the server loses its data, steps that it had counted are not done again by themselves, and who waits
+    goes on waiting.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8.
+        count: How many steps open it, 1 to a billion. All who use a name give the same one.
+        ttl: Seconds that it lasts after its last use, 1 s to ten years. An hour is longer than most work;
+            where nobody waits and steps are further apart, give more.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_count", "_name", "_source", "_ttl")
+
+    _elsewhere = "make one there, with the same arguments"
+
+    def __init__(
+        self, client: Any, name: str, count: int, *, ttl: Seconds = 3600.0, **unknown: Never
+    ) -> None:
+        reject_unknown(_LABEL, unknown, _MEANT)
+        self._source = source_of(client)
+        self._name = lock_name(name)
+        self._count = whole_number("count", count, most=_MOST)
+        self._ttl = seconds("ttl", ttl, least=_SHORTEST_TTL)
+
+    @property
+    def name(self) -> str:
+        """Name of the latch."""
+        return self._name
+
+    @property
+    def count(self) -> int:
+        """How many steps open it."""
+        return self._count
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that it lasts after its last use."""
+        return self._ttl
+
+    async def count_down(self, n: int = 1, **unknown: Never) -> int:
+        """Counts n steps: what is left. At 0 the latch is open; below 0 it stays 0.
+
+        Raises:
+            ConfigurationError: The latch was made with another `count`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        A reply that was lost makes it count once all the same. Cancelled or failed, it may have counted.
+        """
+        reject_unknown("count_down()", unknown, _MEANT)
+        whole_number("n", n, most=_MOST)
+        engine = engine_of(self._source, self)
+        return await self._changed(engine, self._commands(engine).count_down(engine.token(), n))
+
+    async def reset(self, count: int | None = None, **unknown: Never) -> int:
+        """Counts again, from the latch's count or another one; what is left.
+
+        Tasks that wait go on waiting, for the new steps; those that have waited since before the latch was
+        opened go through.
+
+        Args:
+            count: How many steps open it this time; None for the count that it was made with.
+            unknown: Nothing; for a better message.
+
+        Raises:
+            ConfigurationError: The latch was made with another `count`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        Cancelled or failed, it may have been done.
+        """
+        reject_unknown("reset()", unknown, _MEANT)
+        left = self._count if count is None else whole_number("count", count, most=_MOST)
+        engine = engine_of(self._source, self)
+        return await self._changed(engine, self._commands(engine).reset(engine.token(), left))
+
+    async def wait(self, *, blocking_timeout: Seconds | None = None, **unknown: Never) -> None:
+        """Returns once the latch is open, or was since this call began.
+
+        A waiter is told by the server when it opens, and looks by itself every 2 s, or at a third of a
+        short ttl.
+
+        Args:
+            blocking_timeout: Seconds to wait; None for ever, 0 to ask once.
+            unknown: Nothing; for a better message.
+
+        Raises:
+            LockTimeoutError: It did not open within `blocking_timeout`.
+            ConfigurationError: The latch was made with another `count`.
+            BackendError: Redis refused; or did not answer within `blocking_timeout`, or for the ttl of the
+                latch: then the latch is gone.
+            SessionClosedError: The session is closed, or was closed meanwhile.
+
+        Cancelled at any point, nothing is left behind.
+        """
+        reject_unknown("wait()", unknown, _MEANT)
+        timeout = optional_seconds("blocking_timeout", blocking_timeout)
+        engine = engine_of(self._source, self)
+        with Wait(engine, _LABEL, self._name, timeout) as wait:
+            waiting = _Waiting(engine, self._commands(engine), min(BELL_TTL, self._ttl / 3), self._ttl)
+            await waiting.until_open(wait)
+
+    def _commands(self, engine: Context) -> LatchSteps:
+        return LatchSteps(engine.settings.prefix, self._name, self._count, milliseconds(self._ttl))
+
+    @staticmethod
+    async def _changed(engine: Context, command: Command[Counted]) -> int:
+        # The server tells no session of its own step.
+        counted = await engine.ask(command, told=engine.wake_own)
+        return counted.left
+
+    async def __aenter__(self) -> None:
+        await self.wait()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Does nothing."""
+
+    def __repr__(self) -> str:
+        return f"<Latch {self._name!r} count={self._count} ttl={self._ttl:g}>"
+
+
+@final
+class _Waiting:
+    """A task that waits for a latch.
+
+    Invariant: the request that makes the server tell of the opening goes before the one that asks for it: an
+    opening in between is told of, and one before both is seen.
+
+    Args:
+        longest: Seconds after which it looks by itself.
+        ttl: Seconds without any answer after which the latch is gone.
+    """
+
+    __slots__ = ("_changed", "_commands", "_engine", "_longest", "_ttl")
+
+    def __init__(self, engine: Context, commands: LatchSteps, longest: float, ttl: float) -> None:
+        self._engine = engine
+        self._commands = commands
+        self._longest = longest
+        self._ttl = ttl
+        self._changed = asyncio.Event()
+
+    def end_with(self, error: LockError) -> None:
+        """The session closes: the next request says so."""
+        self._changed.set()
+
+    async def until_open(self, wait: Wait) -> None:
+        """Returns when it is open."""
+        engine, news = self._engine, self._commands.news
+        engine.bells.listen(news, self._changed.set)
+        engine.waiting[self] = None
+        try:
+            await self._look_again_and_again(wait)
+        finally:
+            engine.waiting.pop(self, None)
+            engine.bells.unlisten(news, self._changed.set)
+
+    async def _look_again_and_again(self, wait: Wait) -> None:
+        engine = self._engine
+        opened, left, answered_at = "", 0, engine.now()
+        while True:
+            longest = self._longest
+            try:
+                look = await self._look(wait, opened)
+            except BackendError as error:
+                away_for = engine.now() - answered_at
+                if not error.transient or wait.timeout == 0 or away_for >= self._ttl:
+                    raise
+                if wait.left() == 0 and not opened:
+                    raise  # no answer came at all
+                longest = _PAUSE
+            else:
+                if look.open:
+                    return
+                opened, left, answered_at = opened or look.opened, look.left, engine.now()
+            if wait.left() == 0 or wait.timeout == 0:
+                raise wait.timed_out(f"{left} of its steps were left", was_not="open")
+            wait.begins()
+            await self._sleep(min(longest, wait.left()))
+
+    async def _look(self, wait: Wait, opened: str) -> Look:
+        engine, until = self._engine, wait.patience()
+        engine.check_usable()
+        self._changed.clear()
+        engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
+        call, future = engine.start(self._commands.wait(opened), until=until)
+        try:
+            return await future
+        finally:
+            engine.forget(call)
+
+    async def _sleep(self, seconds: float) -> None:
+        if not self._engine.hears:
+            seconds = min(seconds, self._engine.settings.backoff.maximum)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,149 @@
+"""Rate limits and latches for threads: they are waited for, and not held."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Never, ParamSpec, TypeVar, final
+
+from .. import Session as AsyncSession
+from ..kinds.latch import Latch as AsyncLatch
+from ..kinds.ratelimit import RateDecision
+from ..kinds.ratelimit import RateLimit as AsyncRateLimit
+from ..lock.naming import names_of_calls
+from ..lock.options import Seconds, reject_unknown
+from .link import Link
+from .misuse import SyncOnly
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@final
+class RateLimit(SyncOnly):
+    """So many requests in so many seconds, as `aiolocks.RateLimit`; made by `Session.ratelimit()`.
+
+    As a context manager and a decorator it waits for its turn.
+    """
+
+    _elsewhere = "make one there, with the same arguments"
+
+    __slots__ = ("_link", "_make", "_name")
+
+    def __init__(self, link: Link, make: Callable[[AsyncSession, str], AsyncRateLimit], name: str) -> None:
+        make(link.session(), name)  # checks the arguments
+        self._link = link
+        self._make = make
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """Name of the limit."""
+        return self._name
+
+    def _ask(self, ask: Callable[[AsyncRateLimit], Awaitable[T]]) -> T:
+        return self._link.ask(lambda: ask(self._make(self._link.session(), self._name)))
+
+    def acquire(
+        self, n: int = 1, *, blocking_timeout: Seconds | None = None, **unknown: Never
+    ) -> RateDecision:
+        """Waits for its turn, as `aiolocks.RateLimit.acquire` does; raises the same errors.
+
+        An exception that interrupts the wait gives the moment back, where nobody stands behind it.
+        """
+        reject_unknown("acquire()", unknown)
+        return self._ask(lambda limit: limit.acquire(n, blocking_timeout=blocking_timeout))
+
+    def try_acquire(self, n: int = 1, **unknown: Never) -> RateDecision:
+        """Takes n requests at once or not at all, as `aiolocks.RateLimit.try_acquire` does."""
+        reject_unknown("try_acquire()", unknown)
+        return self._ask(lambda limit: limit.try_acquire(n))
+
+    def peek(self) -> RateDecision:
+        """Whether one request would be admitted now; takes nothing."""
+        return self._ask(lambda limit: limit.peek())
+
+    def __enter__(self) -> RateDecision:
+        return self.acquire()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Does nothing: a request that was admitted is spent."""
+
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
+        """Decorates a function: each call of it waits for its turn. The name is a template, as of a lock.
+
+        Raises:
+            TypeError: It is a coroutine function, or a field is none of its parameters.
+            ValueError: The template is not as it should be.
+        """
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"this decorates a plain function; for {function!r} take aiolocks.RateLimit")
+        names = names_of_calls((self._name,), function)
+
+        @functools.wraps(function)
+        def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+            limit = self if names is None else RateLimit(self._link, self._make, names.of(args, kwargs)[0])
+            limit.acquire()
+            return function(*args, **kwargs)
+
+        return limited
+
+    def __repr__(self) -> str:
+        return f"<sync {repr(self._make(self._link.session(), self._name))[1:]}"
+
+
+@final
+class Latch(SyncOnly):
+    """So many steps, after which all who wait go on, as `aiolocks.Latch`; made by `Session.latch()`.
+
+    As a context manager it waits until it is open.
+    """
+
+    _elsewhere = "make one there, with the same arguments"
+
+    __slots__ = ("_link", "_make")
+
+    def __init__(self, link: Link, make: Callable[[AsyncSession], AsyncLatch]) -> None:
+        make(link.session())  # checks the arguments
+        self._link = link
+        self._make = make
+
+    @property
+    def name(self) -> str:
+        """Name of the latch."""
+        return self._here.name
+
+    @property
+    def _here(self) -> AsyncLatch:
+        return self._make(self._link.session())
+
+    def count_down(self, n: int = 1, **unknown: Never) -> int:
+        """Counts n steps, as `aiolocks.Latch.count_down` does: what is left."""
+        reject_unknown("count_down()", unknown)
+        return self._link.ask(lambda: self._here.count_down(n))
+
+    def reset(self, count: int | None = None, **unknown: Never) -> int:
+        """Counts again, as `aiolocks.Latch.reset` does: what is left."""
+        reject_unknown("reset()", unknown)
+        return self._link.ask(lambda: self._here.reset(count))
+
+    def wait(self, *, blocking_timeout: Seconds | None = None, **unknown: Never) -> None:
+        """Returns once the latch is open, as `aiolocks.Latch.wait` does; raises the same errors."""
+        reject_unknown("wait()", unknown)
+        self._link.ask(lambda: self._here.wait(blocking_timeout=blocking_timeout))
+
+    def __enter__(self) -> None:
+        self.wait()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Does nothing."""
+
+    def __repr__(self) -> str:
+        return f"<sync {repr(self._here)[1:]}"
