@@ -21,7 +21,14 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 
 from aiolocks import Lease, Lock, RangeLock, RWLock, Session, SingleFlight
 from aiolocks.contrib import dashboard
-from aiolocks.contrib.fastapi import Limited, Locked, health, install_error_handlers, session_lifespan
+from aiolocks.contrib.fastapi import (
+    Limited,
+    Locked,
+    RateLimited,
+    health,
+    install_error_handlers,
+    session_lifespan,
+)
 from aiolocks.contrib.idempotency.fastapi import idempotent_route
 from aiolocks.contrib.idempotency.sqlalchemy import SQLAlchemyStore
 from aiolocks.contrib.prometheus import PrometheusListener
@@ -127,7 +134,7 @@ app.include_router(payments)
 flight = SingleFlight(locks, ttl=TTL, keep=1, stale=30)
 
 
-@app.get("/prices")
+@app.get("/prices", dependencies=[RateLimited("prices:{client}", 100, per=1)])
 async def prices() -> dict[str, int]:
     """The price list: one process reads it, at most once a second."""
 
