@@ -96,11 +96,11 @@ CEILINGS = {
         "renewed": (1_740, 80, 5),
     },
     "`Redlock` of 3 masters": {
-        "kept": (10_560, 379, 54),
-        "new": (13_150, 527, 59),
-        "handed": (12_940, 492, 57),
-        "woken": (41_570, 1625, 170),
-        "renewed": (5_100, 221, 17),
+        "kept": (10_820, 388, 55),
+        "new": (13_480, 540, 60),
+        "handed": (13_260, 504, 58),
+        "woken": (42_610, 1666, 171),
+        "renewed": (5_230, 227, 18),
     },
 }
 """Bytecodes, calls and objects of ours, of each kind and case.
