@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +29,7 @@ from aiolocks import (
     Session,
 )
 from aiolocks.transport.commands.family import kinds
+from aiolocks.transport.request import Script
 from tests.lua.flight_scripts import FlightScripts
 from tests.lua.job_scripts import JobScripts
 from tests.lua.leadership_scripts import LeadershipScripts
@@ -660,8 +663,11 @@ def test_each_kind_says_the_commands_that_it_needs_beside_those_of_a_lock(name) 
     """`aiolocks doctor` tries them out, and the table for the ACL has them."""
     kind = kinds()[name]
     by_its_scripts = [one for one in FAMILIES if kinds()[one].family is kind.family]
-    if not by_its_scripts:  # it has one key, and no steps here
-        assert name in {"turnstile", "fencedregister"}
+    if not by_its_scripts:  # it has one key: what its scripts call, they call each time
+        module = sys.modules[{"fencedregister": "aiolocks.kinds.fenced"}.get(name, f"aiolocks.kinds.{name}")]
+        scripts = [one.text.decode() for one in vars(module).values() if isinstance(one, Script)]
+        called = {word.lower() for text in scripts for word in re.findall(r"redis\.p?call\('(\w+)'", text)}
+        assert {*kind.needs} == called - {*COMMANDS}
         return
     (family,) = by_its_scripts
     lost = LOST.get(WORKING_ALIKE.get(family, family), ())
