@@ -31,7 +31,7 @@ from ..transport import (
     ignore,
 )
 from .backoff import Backoff
-from .clock import dependable, seconds
+from .clock import seconds
 from .entered import TURNS_TO_CLOSE, held
 from .notes import note
 
@@ -359,10 +359,9 @@ class Acquiring(ABC):
             self._tell_rung(answer.rung)
         self._let_in(call)
         grant = Grant(answer, call.sent, call.sent_steady)
-        ttl = options.first_ttl
-        if engine.elapsed((call.sent, call.sent_steady)) >= dependable(ttl):
+        if engine.elapsed((call.sent, call.sent_steady)) >= options.dependable:
             # Its time was over before the reply was here: given back.
-            engine.undo(self.claim, ttl)
+            engine.undo(self.claim, options.first_ttl)
             self._came_late(call, now)
         elif options.replicas:
             self._await_replicas(grant, elsewhere=call.elsewhere)
@@ -416,7 +415,7 @@ class Acquiring(ABC):
             what=str(self.target),
             sent=grant.sent,
             elsewhere=elsewhere,
-            until=min(self._ask_until(), patience, grant.sent + dependable(self.target.options.first_ttl)),
+            until=min(self._ask_until(), patience, grant.sent + self.target.options.dependable),
             on_end=functools.partial(self._acknowledged, grant),
         )
 
@@ -710,14 +709,17 @@ class Waiter(Acquiring):
 
     def start(self) -> None:
         super().start()
-        if self._timeout is not None:
-            self._deadline = self.started + self._timeout
-            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
+        self._limit()
         self._gate.enter(self)
         if self.stage is Stage.QUEUED:
             self._wait_behind()
         elif self._gate.is_behind(self):
             self.suspect()
+
+    def _limit(self) -> None:
+        if self._timeout is not None:
+            self._deadline = self.started + self._timeout
+            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
 
     def take_over(self, first: FirstAsk) -> None:
         """Goes on with the request of an acquire that nobody has disturbed so far."""
@@ -730,9 +732,7 @@ class Waiter(Acquiring):
         del self._engine.waiting[first]
         self._engine.waiting[self] = None
         self._gate.first_ask_waits(self, since=self.started)
-        if self._timeout is not None:
-            self._deadline = self.started + self._timeout
-            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
+        self._limit()
 
     def _wait_behind(self) -> None:
         """Somebody else asks for it."""

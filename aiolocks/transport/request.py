@@ -164,10 +164,7 @@ def several(commands: Sequence[Command[Any]]) -> Command[list[Any]]:
         args += command.args
         watched += command.watched
     together = Command(
-        script.several,
-        tuple(keys),
-        tuple(args),
-        partial(_replies, commands[0].parse, len(commands)),
+        script.several, tuple(keys), tuple(args), partial(_replies, commands[0].parse, len(commands))
     )
     together.watched = tuple(watched)
     return together
@@ -293,7 +290,7 @@ class Call(Generic[T]):
         script = command.script
         if self.as_eval or script is None:
             return command.words(as_eval=True)
-        # As `Command.words` says it: nearly every request is made here, and a call more would show.
+        # As `Command.words` says it: all that leave together are made here, and a call more would show.
         return ("EVALSHA", script.sha, len(command.keys), *command.keys, *command.args)
 
     def with_rider(self, rider: Call[Any]) -> Words | None:

@@ -7,6 +7,7 @@ the dashboard, the table of an ACL, and the tables of the tests and of the refer
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -247,7 +248,6 @@ class Kind(NamedTuple):
 
 
 _modules: Final[list[str]] = []
-_kinds: Final[dict[str, Kind]] = {}
 
 
 def kinds_are_in(modules: Iterable[str]) -> None:
@@ -255,19 +255,20 @@ def kinds_are_in(modules: Iterable[str]) -> None:
     _modules.extend(modules)
 
 
+@functools.cache
 def kinds() -> Mapping[str, Kind]:
     """All kinds, by name."""
-    if not _kinds:
-        every = [kind for module in _modules for kind in importlib.import_module(module).KINDS]
-        _kinds.update((kind.name, kind) for kind in every)
-    return _kinds
+    every = [kind for module in _modules for kind in importlib.import_module(module).KINDS]
+    return {kind.name: kind for kind in every}
 
 
-def families() -> dict[str, Family]:
+@functools.cache  # looking at keys asks for each of them
+def families() -> Mapping[str, Family]:
     """The family of each name space, by the name of its kind."""
     return {kind.name: kind.family for kind in kinds().values() if not kind.of}
 
 
+@functools.cache
 def holdable() -> tuple[str, ...]:
     """The name spaces of which there is something to free."""
     return tuple(name for name, family in families().items() if family.can_be_held)
