@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Never, TypeVar, final
@@ -13,6 +12,7 @@ from ..lock.context import Context
 from ..lock.misuse import AsyncOnly
 from ..lock.options import Seconds, lock_name, optional_seconds, reject_unknown, seconds, whole_number
 from ..lock.sources import engine_of, source_of
+from ..lock.wakeups import KeyListener
 from ..transport.answers import BELL_TTL
 from ..transport.commands.checks import of_others, without_ttl, wrong_types
 from ..transport.commands.family import Family, Kind
@@ -306,29 +306,27 @@ class _Waiting:
         ttl: Seconds without any answer after which the latch is gone.
     """
 
-    __slots__ = ("_changed", "_commands", "_engine", "_longest", "_ttl")
+    __slots__ = ("_commands", "_ear", "_engine", "_longest", "_ttl")
 
     def __init__(self, engine: Context, commands: LatchSteps, longest: float, ttl: float) -> None:
         self._engine = engine
         self._commands = commands
         self._longest = longest
         self._ttl = ttl
-        self._changed = asyncio.Event()
+        self._ear = KeyListener(engine.bells, commands.news)
 
     def end_with(self, error: LockError) -> None:
         """The session closes: the next request says so."""
-        self._changed.set()
+        self._ear.wake()
 
     async def until_open(self, wait: Wait) -> None:
         """Returns when it is open."""
-        engine, news = self._engine, self._commands.news
-        engine.bells.listen(news, self._changed.set)
-        engine.waiting[self] = None
+        self._engine.waiting[self] = None
         try:
-            await self._look_again_and_again(wait)
+            with self._ear:
+                await self._look_again_and_again(wait)
         finally:
-            engine.waiting.pop(self, None)
-            engine.bells.unlisten(news, self._changed.set)
+            self._engine.waiting.pop(self, None)
 
     async def _look_again_and_again(self, wait: Wait) -> None:
         engine = self._engine
@@ -351,24 +349,17 @@ class _Waiting:
             if wait.left() == 0 or wait.timeout == 0:
                 raise wait.timed_out(f"{left} of its steps were left", was_not="open")
             wait.begins()
-            await self._sleep(min(longest, wait.left()))
+            if not engine.hears:
+                longest = min(longest, engine.settings.backoff.maximum)
+            await self._ear.sleep(min(longest, wait.left()))
 
     async def _look(self, wait: Wait, opened: str) -> Look:
         engine, until = self._engine, wait.patience()
         engine.check_usable()
-        self._changed.clear()
+        self._ear.forget()
         engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
         call, future = engine.start(self._commands.wait(opened), until=until)
         try:
             return await future
         finally:
             engine.forget(call)
-
-    async def _sleep(self, seconds: float) -> None:
-        if not self._engine.hears:
-            seconds = min(seconds, self._engine.settings.backoff.maximum)
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, Final, final
 from ..errors import BackendError
 from ..lock.context import Context
 from ..lock.holders import described_in, who_in
+from ..lock.wakeups import KeyListener
 from ..transport import BELL_TTL, ignore
 from ..transport.request import Call
 from .terms import Look, Observing, TermFound
@@ -80,22 +80,20 @@ class Observer:
       one again when something beside it has changed.
     """
 
-    __slots__ = ("_changed", "_commands", "_engine", "_name", "_newest", "_told")
+    __slots__ = ("_commands", "_ear", "_engine", "_name", "_newest", "_told")
 
     def __init__(self, engine: Context, name: str) -> None:
         self._engine = engine
         self._commands = Observing(engine.settings.prefix, name)
         self._name = name
-        self._changed = asyncio.Event()
+        self._ear = KeyListener(engine.bells, self._commands.news)
         self._newest: int | None = None  # the newest term that was told of, or was over when it began
         self._told: TermFound | None = None
 
     async def changes(self) -> AsyncGenerator[LeaderInfo | None]:
         """The leader as of now, and then each change."""
-        bells, news = self._engine.bells, self._commands.news
-        bells.listen(news, self._changed.set)
         first = True
-        try:
+        with self._ear:
             while True:
                 look = await self._look()
                 if look is not None:
@@ -103,14 +101,12 @@ class Observer:
                         yield change
                     first = False
                 await self._next(look)
-        finally:
-            bells.unlisten(news, self._changed.set)
 
     async def _look(self) -> Look | None:
         """The state on the server, or None where the server is away."""
         engine = self._engine
         engine.check_usable()
-        self._changed.clear()
+        self._ear.forget()
         until = engine.now() + engine.settings.command_timeout
         engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
         try:
@@ -139,8 +135,4 @@ class Observer:
         longest = self._engine.longest_sleep or BELL_TTL
         if look is not None and look.leading is not None:
             longest = min(longest, look.left_ms / 1000 + _SOON)
-        try:
-            async with asyncio.timeout(longest):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+        await self._ear.sleep(longest)

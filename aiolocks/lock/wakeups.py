@@ -6,7 +6,8 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, final
+from types import TracebackType
+from typing import Final, Protocol, Self, final
 
 from ..errors import SessionClosedError
 from ..transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
@@ -186,3 +187,49 @@ class Bells:
 
     def _each(self) -> tuple[Gate, ...]:
         return tuple(dict.fromkeys(self._gates.values()))
+
+
+class _Ears(Protocol):
+    def listen(self, key: bytes, told: Callable[[], object], /) -> None: ...
+
+    def unlisten(self, key: bytes, told: Callable[[], object], /) -> None: ...
+
+
+@final
+class KeyListener:
+    """Hears of changes of one key, for as long as it is entered.
+
+    Invariant: a change after `forget` ends the next sleep.
+    """
+
+    __slots__ = ("_bells", "_changed", "_key")
+
+    def __init__(self, bells: _Ears, key: bytes) -> None:
+        self._bells = bells
+        self._changed = asyncio.Event()
+        self._key = key
+
+    def __enter__(self) -> Self:
+        self._bells.listen(self._key, self._changed.set)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bells.unlisten(self._key, self._changed.set)
+
+    def forget(self) -> None:
+        """Changes that were heard until now do not matter: the server is asked next."""
+        self._changed.clear()
+
+    def wake(self) -> None:
+        """Ends the sleep under way, or else the next one."""
+        self._changed.set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps so long, or until it hears something."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass

@@ -16,10 +16,11 @@ from ...lock.notes import note
 from ...lock.open_blocks import OpenBlocks
 from ...lock.options import flag
 from ...lock.sources import engine_of
+from ...lock.wakeups import KeyListener
 from ...transport import check_client
 from .holdings import Holdings
 from .scripts import Registered
-from .waiting import ChangeListener, Patience
+from .waiting import Patience
 from .wire import Taking, Wire
 
 log = logging.getLogger(RedisPyLock.__module__)  # where redis-py's users look for it
@@ -123,8 +124,9 @@ class Lock(RedisPyLock):
             sleep=self.sleep,
             hears=self.wakeups,
         )
+        ear = KeyListener(wire.engine.bells, wire.key)
         try:
-            with ChangeListener(wire, wanted=self.wakeups) as ear:
+            with ear if self.wakeups else contextlib.nullcontext():
                 while True:
                     ear.forget()
                     if await self._try(mine, patience, unique=token is None):

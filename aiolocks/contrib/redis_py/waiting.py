@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import Final, Self, final
-
-from .wire import Wire
+from typing import Final, final
 
 _LEAST: Final = 0.25
 """Seconds that a first try may take, however short the wait: it may have to connect."""
@@ -60,44 +57,3 @@ class Patience:
         if self._hears:
             return min(self._sleep, left) if left > 0 else None
         return self._sleep if self._sleep <= left else None
-
-
-@final
-class ChangeListener:
-    """Hears of changes of the key, if that is `wanted`: a context manager.
-
-    Invariant: a change after the execution of a try is heard by the next sleep.
-    """
-
-    __slots__ = ("_changed", "_wanted", "_wire")
-
-    def __init__(self, wire: Wire, *, wanted: bool) -> None:
-        self._wire = wire
-        self._wanted = wanted
-        self._changed = asyncio.Event()
-
-    def __enter__(self) -> Self:
-        if self._wanted:
-            self._wire.engine.bells.listen(self._wire.key, self._changed.set)
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._wanted:
-            self._wire.engine.bells.unlisten(self._wire.key, self._changed.set)
-
-    def forget(self) -> None:
-        """Changes that were heard until now do not matter: a try follows."""
-        self._changed.clear()
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleeps so long, or until it hears something."""
-        if not self._wanted:
-            await asyncio.sleep(seconds)
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
