@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from types import TracebackType
 from typing import Final, Self, final
 
-from ..errors import LockTimeoutError, SessionClosedError
+from ..errors import LockTimeoutError
 from ..lock.context import Context
+from ..lock.events import how_it_ended
 
 _NOTHING: Final = 1e-6
 
@@ -80,17 +80,6 @@ class Wait:
     ) -> None:
         events, kind = self.engine.events, self._label.lower()
         if self._told:
-            events.waited(kind, self._name, self.waited, _ended(exc))
+            events.waited(kind, self._name, self.waited, how_it_ended(exc))
         if isinstance(exc, LockTimeoutError):
             events.timed_out(kind, self._name, self.waited)
-
-
-def _ended(error: BaseException | None) -> str:
-    """How a wait has ended, in the words of `LockEvent.reason`."""
-    if error is None:
-        return "granted"
-    if isinstance(error, asyncio.CancelledError):
-        return "cancelled"
-    if isinstance(error, LockTimeoutError):
-        return "timeout"
-    return "closed" if isinstance(error, SessionClosedError) else "failed"

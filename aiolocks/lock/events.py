@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from logging import DEBUG
 from typing import Final, Protocol, final
 
+from ..errors import LockTimeoutError, SessionClosedError
 from .statistics import Counters
 
 log = logging.getLogger("aiolocks.session")
@@ -277,3 +279,14 @@ def _tell(hooks: list[Callable[[LockEvent], object]], event: LockEvent) -> None:
             hook(event)
         except Exception:
             log.exception("a listener failed: %r", hook)
+
+
+def how_it_ended(error: BaseException | None) -> str:
+    """How a wait has ended, in the words of `LockEvent.reason`; without an error, by a grant."""
+    if error is None:
+        return "granted"
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled"
+    if isinstance(error, LockTimeoutError):
+        return "timeout"
+    return "closed" if isinstance(error, SessionClosedError) else "failed"

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
-from ..errors import BackendError, DeadlockError, LockError, LockTimeoutError, SessionClosedError
+from ..errors import BackendError, DeadlockError, LockError, LockTimeoutError
 from ..transport import (
     BEHIND,
     IN_TURN,
@@ -33,6 +33,7 @@ from ..transport import (
 from .backoff import Backoff
 from .clock import seconds
 from .entered import TURNS_TO_CLOSE, held
+from .events import how_it_ended
 from .notes import note
 
 if TYPE_CHECKING:
@@ -643,14 +644,6 @@ _LONG: Final = 10.0
 """Seconds after which a wait is logged."""
 
 
-_ENDS: Final[dict[type, str]] = {
-    type(None): "cancelled",
-    LockTimeoutError: "timeout",
-    SessionClosedError: "closed",
-}
-"""How a wait ended without a grant, by its error, as listeners are told."""
-
-
 @final
 class Waiter(Acquiring):
     """An acquire that waits: it asks when it is its turn here, and sleeps until it is woken.
@@ -894,7 +887,8 @@ class Waiter(Acquiring):
         if self._needless:
             how = "needless"
         else:
-            how = "granted" if self.grant is not None else _ENDS.get(type(self.error), "failed")
+            # Without a grant or an error its task has left.
+            how = how_it_ended(None if self.grant is not None else self.error or asyncio.CancelledError())
         seconds = self._engine.now() - self.started
         self._engine.events.waited(self.target.kind, self.target.name, seconds, how)
 
