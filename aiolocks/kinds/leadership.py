@@ -261,7 +261,7 @@ class Term(Lease):
                 candidate has its turn, or the reason for stepping down has time to pass.
 
         Raises:
-            TypeError, ValueError: `cool_down` is not as it should be.
+            TypeError, ValueError: `cool_down` is wrong.
             BackendError: It was never entered, and its release was not confirmed.
 
         Cancelled, the term ends all the same.
@@ -564,7 +564,7 @@ class Leadership(Acquirable[Term]):
                 False to raise it.
 
         Raises:
-            TypeError, ValueError: `on_error` is not as it should be.
+            TypeError, ValueError: `on_error` is wrong.
             Exception: Any error of `main`, after the release, as `on_error` says; an error of `on_error`.
             BackendError: Redis refuses until a person does something, as without the permission; see
                 `BackendError.transient`.

@@ -440,7 +440,7 @@ class _Limiting(AsyncOnly):
 
         Raises:
             TypeError: It is not a coroutine function, or a field is none of its parameters.
-            ValueError: The template is not as it should be.
+            ValueError: The template is wrong.
         """
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{_LABEL} decorates a coroutine function (async def), not {function!r}")

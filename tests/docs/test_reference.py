@@ -85,7 +85,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(named) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
 
 
-COMMON = "Options that have no text here are those of `Lock`."
+COMMON = "Options that are not described here are those of `Lock`."
 """The site makes a link of it: `tests.docs.signatures`."""
 OPTIONS = list(inspect.signature(Lock).parameters.values())[2:-1]
 
