@@ -102,6 +102,7 @@ def _script(request: Request) -> bool:
     return request[0] in (b"EVALSHA", b"EVAL")
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("kind", [*SEATED_KINDS, "fair Semaphore"])
 async def test_a_heartbeat_between_hand_overs_takes_no_seat_again(
     start: Start, through: Proxy, kind: str

@@ -667,6 +667,7 @@ async def test_t_n_9_the_next_half_open_connection_is_given_up_as_soon_as_the_fi
 # -- settings of clients -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("settings", PROTOCOLS, ids=IDS)
 async def test_t_n_10_clients_of_any_setting_behave_alike(
     connect: Connect, through: Proxy, redis: Redis, form: str, settings: tuple[int, bool]

@@ -268,6 +268,7 @@ def told(caplog: pytest.LogCaptureFixture, level: int) -> int:
     return sum("cannot ask" in one.message or "answers again" in one.message for one in records)
 
 
+@pytest.mark.thin
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("trouble", TROUBLES, ids=str)
 @pytest.mark.parametrize("misfire", ["all", "latest"])
@@ -435,6 +436,7 @@ def _before(due: datetime, number: int, every: float) -> set[float]:
     return {round(due.timestamp() - apart * every, 3) for apart in range(1, number + 1)}
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
 @pytest.mark.parametrize("misfire", ["all", "latest", "skip"])
 async def test_t_p_15_a_claim_without_an_answer_for_longer_than_its_ttl_loses_no_tick(
@@ -462,6 +464,7 @@ async def test_t_p_15_a_claim_without_an_answer_for_longer_than_its_ttl_loses_no
     assert "was lost: its process" not in caplog.text
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("overlap", ["skip", "allow"])
 @pytest.mark.parametrize("misfire", ["all", "latest", "skip"])
 @pytest.mark.parametrize("redo", [0, 1])
@@ -536,6 +539,7 @@ async def test_who_finds_a_run_lost_says_so(
 # -- a changed schedule --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("misfire", ["latest", "skip", "all"])
 async def test_t_p_14_a_changed_schedule_runs_no_tick_from_before_the_change(
     client: Redis, caplog, misfire: str
@@ -583,6 +587,7 @@ async def test_another_hour_or_time_zone_takes_effect_from_the_change_on(
     assert runs == [three, three + 26 * 3600, three + 44.25 * 3600]
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("overlap", ["skip", "allow"])
 @pytest.mark.parametrize("misfire", ["latest", "all"])
 async def test_t_p_14_two_definitions_side_by_side_run_each_tick_of_theirs_once(
@@ -601,6 +606,7 @@ async def test_t_p_14_two_definitions_side_by_side_run_each_tick_of_theirs_once(
         assert {tick.missed for tick in crew.ticks} == {0}
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     "changed", [{"jitter": 0.01}, {"ttl": 5}, {"overlap": "queue"}, {"redo": 1}, {"tz": "Asia/Tokyo"}]
 )

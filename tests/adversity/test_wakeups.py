@@ -339,6 +339,7 @@ async def test_t_w_2_killed_connection(
     assert await wake(session, by_hand, "b") == {way: 1}
 
 
+@pytest.mark.thin
 async def test_t_w_2_killed_again_and_again(by_hand: ByHand, start: Start, way: str) -> None:
     session = start(wakeup=wakeup(way), backoff=Backoff(), client_name="waiter")
     for _ in range(20):
@@ -695,6 +696,7 @@ DEEDS: dict[str, Callable[[ByHand], object]] = {
 }
 
 
+@pytest.mark.thin
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("first", [True, False], ids=["before", "right before"])
 @pytest.mark.parametrize("deed", DEEDS)

@@ -133,6 +133,7 @@ async def test_one_that_is_never_awaited_warns_and_holds_nothing(
     await nothing_left(kind, keys)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     "form", ["create_task", "gather", "wait_for", "task_group", "timeout", "shield", "anyio"]
 )
@@ -394,6 +395,7 @@ async def test_entered_twice_is_an_error(kind: Kind, client: Redis) -> None:
 # -- names
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     "name",
     [
