@@ -94,8 +94,8 @@ async def test_t_c_5_loop_ends_with_20_acquires_and_20_bodies_in_flight(
 ) -> None:
     link = await proxy(server)
     link.delay = 0.01
-    for turn in range(5):
-        delay = turn * 0.003
+    for turn in range(3):
+        delay = turn * 0.006
         status, _, err = await run(
             f"PLAIN, DELAY = {plain}, {delay}\n" + textwrap.dedent(IN_FLIGHT), link.url
         )
