@@ -38,7 +38,6 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
-
 LIFE = 1.0
 """Seconds of a ttl, in which a busy machine connects, with all handshakes, and has an answer."""
 

@@ -129,7 +129,7 @@ async def test_a_heartbeat_between_hand_overs_takes_no_seat_again(
 
     await take_turns(3, 1)  # from now on the server knows the scripts
     before, entered = through.count(_script), 0
-    await take_turns(200, 5)
+    await take_turns(200, 3)
 
     # Each heartbeat would add up to 200.
     assert through.count(_script) - before <= COSTS[kind] * entered + 100

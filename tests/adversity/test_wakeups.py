@@ -339,10 +339,9 @@ async def test_t_w_2_killed_connection(
     assert await wake(session, by_hand, "b") == {way: 1}
 
 
-@pytest.mark.thin
 async def test_t_w_2_killed_again_and_again(by_hand: ByHand, start: Start, way: str) -> None:
     session = start(wakeup=wakeup(way), backoff=Backoff(), client_name="waiter")
-    for _ in range(20):
+    for _ in range(8):
         by_hand.acquire("a")
         waiting = await wait_asleep(session)
         KILLS["its id"](by_hand, number_of(by_hand, "waiter"))
