@@ -128,6 +128,7 @@ KINDS = [
     Kind("rangelock.upgradable", _part("upgradable"), ("poll",)),
     Kind("redlock", OneServerAsThree, ("tracking",), masters=MASTERS),
 ]
+CONFORMS = [*KINDS, *(kind for found in declared("CONFORMS") for kind in found)]
 KEEPING = [
     Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain", "cluster-tracking")),
     Kind("fair", FairLock, ("tracking", "plain", "cluster-poll")),
@@ -141,8 +142,7 @@ ALL_WAYS = os.environ.get("AIOLOCKS_TEST_WAYS") == "all"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each kind over its ways."""
     if "kind" in metafunc.fixturenames:
-        beside = [kind for kinds in declared("CONFORMS") for kind in kinds]
-        kinds = KEEPING if metafunc.module.__name__.endswith("test_at_least") else KINDS + beside
+        kinds = KEEPING if metafunc.module.__name__.endswith("test_at_least") else CONFORMS
         pairs = [
             pytest.param(kind, way, id=f"{kind}-{way}")
             for kind in kinds

@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.jobsteps import JobSteps, TicketRun, enqueueing, withdrawing
+from aiolocks.kinds.uniquejob import JobSteps, TicketRun, enqueueing, withdrawing
 from aiolocks.transport import SEATED, WAITING, Granted, Refused
 from aiolocks.transport.request import Command
 from tests.lua.job_scripts import JobScripts
