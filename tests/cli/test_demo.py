@@ -136,7 +136,7 @@ Worker.write = lambda self, **given: write(self, **(given | {"late": False} if g
     ("play", "message"),
     [
         ("w.write(part='count', key='none', rounds=1, lock=True)", "worker 1 failed: TypeError: "),
-        ("w.signal(9)", "worker 1 ended by itself, with status -9"),
+        pytest.param("w.signal(9)", "worker 1 ended by itself, with status -9", marks=pytest.mark.slow),
     ],
 )
 async def test_a_worker_that_fails(aiolocks: Aiolocks, play: str, message: str) -> None:
