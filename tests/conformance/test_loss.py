@@ -104,8 +104,8 @@ async def test_exception_raised_while_unwinding_wins(kind: Kind, client: Redis, 
 async def test_cancellation_from_outside_wins(kind: Kind, client: Redis, keys: Keys) -> None:
     async def hold() -> None:
         async with kind.make(client, "a", ttl=TTL):
-            await client.delete(*keys())
             try:
+                await client.delete(*keys())  # of which the session may hear before the answer
                 await asyncio.sleep(5)
             finally:
                 task.cancel()  # from outside, while the loss is being unwound
@@ -286,7 +286,7 @@ async def test_t_c_7_no_renewal_behind_a_release(kind: Kind, client: Redis, keys
 async def test_10_000_leases_need_no_task_each(kind: Kind, client: Redis, way: str, transport: str) -> None:
     # That no kind needs more than the core does, over whatever way, shows at a smaller number, too.
     many = kind.name == "lock" and way == "tracking"
-    number_of, ttl, renewed_after = (10_000, 12, 4.5) if many else (150, 4, 1.6)
+    number_of, ttl, renewed_after = (10_000, 12, 4.5) if many else (60, 6, 2.4)
     before = ours(transport)
     leases = []
     at_once = 500 if kind.masters == 1 else 50  # each of several masters has to answer within ttl / 20
@@ -297,9 +297,10 @@ async def test_10_000_leases_need_no_task_each(kind: Kind, client: Redis, way: s
     most = 3
     if transport == "plain":  # it takes a few tasks to call the client, and the client has some of its own
         before, most = 0, 16
-    assert ours(transport) - before <= most
+    # While a connection is being made, for a slot that is new, there may be some more.
+    await eventually(lambda: ours(transport) - before <= most, within=1)
     await asyncio.sleep(renewed_after)
-    assert ours(transport) - before <= most
+    await eventually(lambda: ours(transport) - before <= most, within=1)
     assert {lease.state for lease in leases} == {LeaseState.HELD}
     await asyncio.gather(*(lease.release() for lease in leases))
 
