@@ -54,6 +54,11 @@ class Kind:
         return self.name
 
 
+def short(kind: Kind) -> float:
+    """Seconds of a ttl of which a test waits for the end. Each of several masters has a twentieth of it."""
+    return 0.4 if kind.masters == 1 else 1.5
+
+
 async def nothing_left(kind: Kind, keys: Callable[..., list[str]]) -> None:
     """At once where one server was asked; of several, a majority has answered, and the rest will.
 

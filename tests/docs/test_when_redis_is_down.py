@@ -466,6 +466,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(name, probe, how, id=f"{probe.__name__}-{how}")
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(("name", "probe", "how"), list(cases()))
 async def test_each_row(
     name: str,
