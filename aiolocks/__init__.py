@@ -5,6 +5,7 @@ import typing
 
 from .errors import (
     BackendError,
+    CombinerFullError,
     ConfigurationError,
     DeadlockError,
     DuplicateJobError,
@@ -31,6 +32,8 @@ if typing.TYPE_CHECKING:
     from ._deadlocks import Deadlock, DeadlockedTask
     from ._holders import HolderInfo
     from ._infos import LockInfo, WaiterInfo
+    from .kinds.combiner import Combiner
+    from .kinds.combining import Batch, Left
     from .kinds.fenced import FencedRegister
     from .kinds.jobruns import JobLease
     from .kinds.latch import Latch
@@ -73,7 +76,10 @@ __all__ = [
     "JSON",
     "BackendError",
     "Backoff",
+    "Batch",
     "Bound",
+    "Combiner",
+    "CombinerFullError",
     "ConfigurationError",
     "Deadlock",
     "DeadlockError",
@@ -91,6 +97,7 @@ __all__ = [
     "Leadership",
     "Lease",
     "LeaseState",
+    "Left",
     "Limits",
     "Lock",
     "LockError",

@@ -26,12 +26,15 @@ _OF_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "ratelimit": ("RateDecision", "RateLimit"),
     "latch": ("Latch",),
     "fenced": ("FencedRegister",),
+    "combinersteps": (),
 }
 """The modules that say which kinds there are (`KINDS`), as operators see them, and their public names."""
 _OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "._infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
     "._deadlocks": ("Deadlock", "DeadlockedTask"),
     "._holders": ("HolderInfo",),
+    "combiner": ("Combiner",),
+    "combining": ("Batch", "Left"),
     "jobruns": ("JobLease",),
     "leaders": ("LeaderInfo",),
     "leadership": ("Leadership",),
