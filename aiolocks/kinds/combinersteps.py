@@ -16,7 +16,7 @@ from ..transport.commands.standing import SEATED, WAITING, letters
 from ..transport.keys import key
 from ..transport.request import Argument, Command, Script
 
-_SHARED: Final = ("forms", "bells", "fence", "locks", "flights", "combiners")
+_SHARED: Final = ("forms", "bells", "fence", "locks", "combiners")
 _PUT: Final = Script("combiner_put", *_SHARED)
 _ACQUIRE: Final = Script("combiner_acquire", *_SHARED, "combiner_hand_out", "seats")
 _TAKE: Final = Script("combiner_take", *_SHARED, "combiner_hand_out")

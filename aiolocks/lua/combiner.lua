@@ -12,19 +12,37 @@
 --   has a number that an item had which the server has lost;
 -- - value is a hash: last (the last number that was given), done (the last number of the last batch that was acknowledged),
 --   upto (the last number of the last batch that was begun), batch and attempt (of that batch), started (when it was begun, ms),
---   acked (fencing token of the last run that has ended a batch), waiting (how many items wait or are being run);
+--   acked (fencing token of the last run that has ended a batch), waiting (how many items wait or are being run), woken (when
+--   a batch was acknowledged last, microseconds: who has waited since before has not been woken for it yet);
 -- - an item is above done until its batch is acknowledged by the run that holds the key, and no longer. Items up to done are
 --   garbage, of which each step removes some: no step takes long;
 -- - a batch that was begun has the same items in each attempt, and after the death of its runner;
 -- - answers is a sorted set by the last item that an answer is for: 'first item:when it came, ms:tag:payload'. Answers above
 --   done belong to a batch that is not acknowledged, and nobody is told of them.
 local run, value, items, answers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local SWEPT, PIECE, PIECE_BYTES, LINGER, SLACK = 500, 100, 65536, 30000, 3600000
+local SWEPT, PIECE, PIECE_BYTES, LINGER, SLACK, AT_ONCE = 500, 100, 65536, 30000, 3600000, 16
 
-local found = redis.call('HMGET', value, 'last', 'done', 'upto', 'batch', 'attempt', 'started', 'acked', 'waiting')
+local found = redis.call('HMGET', value, 'last', 'done', 'upto', 'batch', 'attempt', 'started', 'acked', 'woken')
 if not found[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end
 local last, done, upto = tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0)
 local batch, attempt, started = tonumber(found[4] or 0), tonumber(found[5] or 0), tonumber(found[6] or 0)
+
+-- Wakes all who have waited since before that time: this step rings the first living ones, and each of them rings as many more
+-- when it asks again. Returns the bells that it rang.
+local function wake_since(queue, time)
+  local rung = {}
+  while #rung == 0 do
+    local upto = time == math.huge and '+inf' or whole(time)
+    local entries = redis.call('ZRANGEBYSCORE', queue, '-inf', upto, 'LIMIT', 0, AT_ONCE)
+    if #entries == 0 then break end
+    for _, entry in ipairs(entries) do
+      local bell = bell_in(queue, entry, 0)
+      if bell and redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
+    end
+    redis.call('ZREM', queue, unpack(entries))
+  end
+  return rung
+end
 
 local function above(number) return '(' .. whole(number) end
 
@@ -154,7 +172,7 @@ return {whole(first), taken, waiting + taken, redis.call('EXISTS', run) == 0 and
 --       'first-last' of each row, one after the other   10 for how long a worker without work is silent, ms
 -- Returns {1, fencing token, how many others wait in the queue, ms until the batch begins, {as piece in combiner_hand_out}}
 --      or {0, remaining ms of the run (-2: another waiter is first)[, own bell]}
---      or {2, the number up to which all answers are told, {first item, last item, tag, payload…}, {first, last… of rows that
+--      or {2, the number up to which all answers are told for which it asks, {first item, last item, tag, payload…}, {first, last… of rows that
 --          the server does not know}, bells rung…}
 --
 -- Invariants: an asker that is told something has left the queue; nobody is told the answer of a batch that is not
@@ -187,9 +205,10 @@ end
 known(run, held)
 
 local told, missing, bytes, settled = {}, {}, 0, done
-local covered = 0
+local covered, newest = 0, 0
 for first, ends in string.gmatch(ARGV[9], '(%d+)-(%d+)') do
   first, ends = tonumber(first), tonumber(ends)
+  newest = ends
   local at, until_done = math.max(first, covered + 1), math.min(ends, done)
   while at <= until_done do
     if #told >= 4 * PIECE or bytes > PIECE_BYTES then
@@ -214,7 +233,7 @@ end
 local lowest = tonumber(string.match(ARGV[9], '^%d+') or math.huge)
 if lowest <= done or #missing > 0 then
   leave()
-  return {2, whole(settled), told, missing, unpack(wake_all(queue))}
+  return {2, whole(math.min(settled, newest)), told, missing, unpack(wake_since(queue, tonumber(found[8] or 0)))}
 end
 
 if held then return {0, redis.call('PTTL', run), enqueue_in_each({queue}, bell, flags)} end
@@ -290,5 +309,5 @@ end
 done = math.max(done, tonumber(ARGV[4]))
 last = math.max(last, done)
 sweep()
-note(tonumber(ARGV[3]), 'done', whole(done), 'acked', ARGV[2])
-return {1, unpack(wake_all(queue))}
+note(tonumber(ARGV[3]), 'done', whole(done), 'acked', ARGV[2], 'woken', whole(MICROSECONDS))
+return {1, unpack(wake_since(queue, math.huge))}
