@@ -59,7 +59,7 @@ local function sweep()
   for _ = 1, PIECE do
     local answer, score = unpack(redis.call('ZRANGE', answers, 0, 0, 'WITHSCORES'))
     if not answer or tonumber(score) > done then break end
-    local came = tonumber(string.match(answer, '^%d+:(%d+):%a:') or reject_foreign(answers))
+    local came = tonumber(string.match(answer, '^%d+:(%d+):%a:') or math.huge)  -- what is foreign stays
     if came > NOW - LINGER then break end
     redis.call('ZREMRANGEBYRANK', answers, 0, 0)
   end
