@@ -12,7 +12,7 @@ LockError
  ├─ StaleFenceError                        a write with an older fencing token than one already seen
  ├─ FingerprintError                       SingleFlight: the key is in use for another request
  ├─ RemoteCallError                        SingleFlight, Combiner: the runner elsewhere raised
- ├─ ResultNotKeptError                     SingleFlight, Combiner: it was done, and its value could not be kept
+ ├─ ResultNotKeptError                     it was done, and its value could not be kept for others
  ├─ CombinerFullError                      Combiner: as many items wait as may
  ├─ ConfigurationError (also ValueError)   the server or the arguments do not allow what was asked
  └─ BackendError                           Redis did not answer, or refused

@@ -10,7 +10,15 @@ from typing import Any, Final, Never, TypeVar, final
 from ..lock.clock import milliseconds
 from ..lock.misuse import AsyncOnly
 from ..lock.naming import NameTemplate, text_of
-from ..lock.options import Options, Seconds, lock_name, optional_seconds, reject_unknown, seconds, whole_number
+from ..lock.options import (
+    Options,
+    Seconds,
+    lock_name,
+    optional_seconds,
+    reject_unknown,
+    seconds,
+    whole_number,
+)
 from ..lock.sources import engine_of, source_of
 from .combinersteps import Bounds
 from .combining import LABEL, Batch, Combining, Left, Run, Settings
@@ -270,11 +278,11 @@ def _has_braces(name: str) -> bool:
 
 
 def check_run(run: object) -> None:
-    """Refuses what cannot run a batch."""
-    if not callable(run):
-        raise TypeError(f"run must be a coroutine function that takes a batch, not {run!r}")
-    if inspect.isfunction(run) and not inspect.iscoroutinefunction(run):
-        raise TypeError(f"run must be a coroutine function (async def), not {run!r}")
+    """Refuses what cannot run a batch. An object with a call of its own is seen when it is called."""
+    plain: bool = inspect.isroutine(run)
+    asynchronous: bool = inspect.iscoroutinefunction(run)
+    if not callable(run) or (plain and not asynchronous):
+        raise TypeError(f"run must be a coroutine function (async def) that takes a batch, not {run!r}")
 
 
 def _run_of(run: Run) -> Run:

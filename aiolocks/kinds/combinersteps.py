@@ -252,7 +252,7 @@ class CombinerSteps(LockSteps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
         """Takes the run, unless there are answers, or says for how long the present one may go on."""
-        keys = (*self._run, self._under["fence"], self._under["queue"], self._idle)
+        keys: tuple[bytes, ...] = (*self._run, self._under["fence"], self._under["queue"], self._idle)
         if standing & (WAITING | SEATED):
             keys = (*keys, self.bell)
         bounds = self.bounds

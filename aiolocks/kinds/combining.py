@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from ..errors import (
     BackendError,
@@ -38,7 +38,9 @@ PAUSE: Final = 1.0
 """Seconds before a worker asks again after an error, or a session after its run was lost."""
 _MOST_ROWS: Final = 50
 """Rows of items whose answers one request asks for."""
-_UNKNOWN: Final = "the server does not know the item any more: it has lost its data, or kept the item no longer"
+_UNKNOWN: Final = (
+    "the server does not know the item any more: it has lost its data, or kept the item no longer"
+)
 _NO_ANSWER: Final = "a run has acknowledged the item, and its answer is there no longer"
 
 
@@ -89,6 +91,7 @@ class Batch:
         return f"<Batch {self.name!r} number={self.number} attempt={self.attempt} items={len(self.items)}>"
 
 
+T = TypeVar("T")
 Run = Callable[[Batch], Awaitable[Any]]
 
 
@@ -227,9 +230,13 @@ class Combining:
         combining: Combining | None = engine.in_progress.get(("combiner", name))
         if combining is None:
             return cls(engine, name, settings)
-        combining._settings = settings
-        combining._commands.bounds = settings.bounds
+        combining.configure(settings)
         return combining
+
+    def configure(self, settings: Settings) -> None:
+        """These settings count from now on; the ttl, from the next time on that it is made."""
+        self._settings = settings
+        self._commands.bounds = settings.bounds
 
     # -- for callers
 
@@ -270,7 +277,7 @@ class Combining:
                 self._working.cancel()  # nobody is left for whom to ask
 
     @staticmethod
-    async def _wait(future: asyncio.Future[Any]) -> Any:
+    async def _wait(future: asyncio.Future[T]) -> T:
         # A future of its own for each caller: a cancelled one leaves its item.
         return await asyncio.shield(future)
 
@@ -358,9 +365,7 @@ class Combining:
             [(item.run is not None, item.payload) for item in piece],
             known_ms=2 * milliseconds(timeout),
         )
-        call, future = engine.start(
-            command, until=engine.now() + timeout, told=engine.wake_own, patient=True
-        )
+        call, future = engine.start(command, until=engine.now() + timeout, told=engine.wake_own, patient=True)
         try:
             return await future
         finally:
@@ -377,7 +382,8 @@ class Combining:
                 item.left.set_result(Left(put.first + place, max(1, pressure)))
             if item.run is not None:
                 self._waiting[put.first + place] = item
-        self._engine.events.left("combiner", self._name, put.waiting)
+        if put.taken:
+            self._engine.events.left("combiner", self._name, items=put.taken, pressure=put.waiting)
         self._work_on()
 
     # -- asking
@@ -490,15 +496,16 @@ class Combining:
 
     async def _collect(self, lease: Lease) -> tuple[Piece, list[tuple[int, bool, bytes]]] | None:
         """All items of the batch that this run is for, once its window is over; None if there are none."""
-        handed_out = self._commands.handed_out
+        handed_out, piece = self._commands.handed_out, None
         items: list[tuple[int, bool, bytes]] = []
         left_out, after = 0, 0
-        while True:
+        while piece is None or after < piece.upto:
             if handed_out.wait_ms > 0:
                 await self._engine.sleep(handed_out.wait_ms / 1000)
-            elif (piece := handed_out.piece) is None:
+            elif handed_out.piece is None:
                 return None
             else:
+                piece = handed_out.piece
                 items += piece.items
                 left_out += piece.left_out
                 after = piece.at
@@ -519,7 +526,9 @@ class Combining:
 
     def _runner(self) -> _Item | _Worker | None:
         """Whose function runs: that of the first caller here, or of a worker."""
-        return next(iter((*self._waiting.values(), *self._workers)), None)
+        for item in self._waiting.values():
+            return item
+        return self._workers[0] if self._workers else None
 
     async def _do(self, lease: Lease, piece: Piece, items: Sequence[tuple[int, bool, bytes]]) -> bool:
         """Runs the batch; whether it is done, once its lease is released."""
@@ -583,7 +592,7 @@ class Combining:
             ended = RuntimeError(f"the run of Combiner {self._name!r} was cancelled from within")
             ended.__cause__ = error
             return [Outcome.of_error(ended)]
-        except Exception as error:  # noqa: BLE001 - it goes to the callers
+        except Exception as error:
             if task.cancelling() > before and (lease.remaining() <= 0.0 or comes_of_cancellation(error)):
                 raise asyncio.CancelledError from error
             if not self._waiting:

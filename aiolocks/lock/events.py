@@ -59,8 +59,9 @@ class LockEvent:
         was: Kind of the lock before, for `on_downgraded`; of the upgradable lease, for `on_upgraded`.
         interval: Lower and upper end of what the lease holds, as numbers; None but for the leases of a
             `RangeLock`.
-        items: For `on_left` how many items of the `Combiner` wait now, for `on_combined` how many its batch
-            had, for `on_dropped` how many were dropped.
+        items: For `on_left` how many items were left with the `Combiner`, for `on_combined` how many its
+            batch had, for `on_dropped` how many were dropped.
+        pressure: For `on_left` how many items wait under the name now, or are being run.
     """
 
     kind: str
@@ -71,6 +72,7 @@ class LockEvent:
     was: str = ""
     interval: tuple[float, float] | None = None
     items: int = 0
+    pressure: int = 0
 
 
 class Leased(Protocol):
@@ -182,10 +184,10 @@ class Events:
         if hooks := self._hooks["on_refused"]:
             _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
 
-    def left(self, kind: str, name: str, items: int) -> None:
-        """With a combiner, where so many wait now."""
+    def left(self, kind: str, name: str, *, items: int, pressure: int) -> None:
+        """So many were left with a combiner, where so many wait now."""
         if hooks := self._hooks["on_left"]:
-            _tell(hooks, LockEvent(kind=kind, name=name, items=items))
+            _tell(hooks, LockEvent(kind=kind, name=name, items=items, pressure=pressure))
 
     def combined(
         self, fencing_token: int, kind: str, name: str, *, items: int, seconds: float, reason: str

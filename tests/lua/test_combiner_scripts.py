@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks.kinds.combinersteps import Ack, Bounds, CombinerSteps, Entry, Row, Told
 from aiolocks.transport import WAITING, Refused
-from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
+from tests.lua.mutants import checks, compiled, lines_left_out, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about, shipped
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:combiner*")
@@ -33,9 +33,7 @@ class CombinerScripts(Scripts):
 
     def __init__(self, redis: Any, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
         super().__init__(redis, prefix, mutant)
-        self.run_key, self.value, self.items, self.answers = map(
-            self.key, ("", "value", "items", "answers")
-        )
+        self.run_key, self.value, self.items, self.answers = map(self.key, ("", "value", "items", "answers"))
         self.base = [self.run_key, self.value, self.items, self.answers]
 
     def text(self, step: str) -> bytes:
@@ -46,7 +44,9 @@ class CombinerScripts(Scripts):
         files = [*(f"shared/{name}" for name in (*SHARED, *hands_out, *seats)), step]
         return b"".join(self.mutant.get(file) or shipped(file) for file in files)
 
-    async def put(self, token: str, *payloads: str, room: int = 100, keep: int = KEEP, left: bool = False) -> Any:
+    async def put(
+        self, token: str, *payloads: str, room: int = 100, keep: int = KEEP, left: bool = False
+    ) -> Any:
         keys = [*self.base, self.key("puts"), self.queue, self.key("idle")]
         items = [word for payload in payloads for word in ("l" if left else "w", payload)]
         return await self.run(self.words("combiner_put", keys, token, room, keep, MINUTE, HOUR, *items))
@@ -70,7 +70,9 @@ class CombinerScripts(Scripts):
         arguments = (token, ttl, HOUR, "{}", flags, most, window, within, asked, IDLE)
         return await self.run(self.words("combiner_acquire", keys, *arguments))
 
-    async def take(self, token: str, after: int = 0, *, most: int = 1000, window: int = 0, within: int = 0) -> Any:
+    async def take(
+        self, token: str, after: int = 0, *, most: int = 1000, window: int = 0, within: int = 0
+    ) -> Any:
         return await self.run(
             self.words("combiner_take", self.base, token, HOUR, most, window, within, after)
         )
@@ -125,7 +127,22 @@ async def test_items_are_numbered_in_order_and_handed_out(combiner) -> None:
     run, piece = await combiner.begin(ME)
     assert await combiner.is_now(run)
     last = later
-    assert piece == [1, 1, last, last, 0, first, b"w", b"one", str(int(first) + 1).encode(), b"w", b"two", later, b"l", b"three"]
+    assert piece == [
+        1,
+        1,
+        last,
+        last,
+        0,
+        first,
+        b"w",
+        b"one",
+        str(int(first) + 1).encode(),
+        b"w",
+        b"two",
+        later,
+        b"l",
+        b"three",
+    ]
     assert (await combiner.fields())["waiting"] == "3"
 
 
@@ -194,7 +211,7 @@ async def test_there_is_no_run_without_items_and_a_worker_is_silent(combiner) ->
     assert await combiner.acquire(ME, who="m") == [0, IDLE]
     assert await combiner.stands("m")
     assert await combiner.lasts(combiner.key("idle"), IDLE)
-    first, _, _, bell = await combiner.put(A, "one")
+    _, _, _, bell = await combiner.put(A, "one")
     assert bell == combiner.bell("m")
     assert await combiner.states("m") == [None]
     assert not await combiner.redis.exists(combiner.key("idle"))
@@ -230,7 +247,9 @@ async def test_what_is_acknowledged_is_gone_and_who_waits_is_woken(combiner) -> 
     assert await combiner.answer(ME, (first, first + 1, "done")) == 1
     # Nobody is told before the end is acknowledged.
     assert (await combiner.acquire(OTHER, (first, first + 1), who="o", queued=True))[0] == 0
-    assert sorted((await combiner.ack(ME, run, first + 1))[1:]) == sorted([combiner.bell("o"), combiner.bell("t")])
+    assert sorted((await combiner.ack(ME, run, first + 1))[1:]) == sorted(
+        [combiner.bell("o"), combiner.bell("t")]
+    )
     assert await combiner.waiting() == []
     assert await combiner.ack(ME, run, first + 1) == [1]  # again
     assert not await combiner.redis.exists(combiner.run_key)
@@ -246,7 +265,7 @@ async def test_what_is_acknowledged_is_gone_and_who_waits_is_woken(combiner) -> 
 
 async def test_an_end_that_nobody_holds_wakes_the_next(combiner) -> None:
     number = await combiner.left(A, "one")
-    run, piece = await combiner.begin(ME)
+    run, _ = await combiner.begin(ME)
     await combiner.acquire(OTHER, (number, number), who="o")
     await combiner.redis.delete(combiner.run_key)
     assert await combiner.ack(ME, run, number) == [0, combiner.bell("o")]
@@ -263,7 +282,7 @@ async def test_a_batch_that_has_failed_is_tried_again_as_it_was(combiner) -> Non
     await combiner.acquire(THIRD, (number, number), who="t")
     assert await combiner.ack(ME, run, number, failed=True) == [1, combiner.bell("o")]
     assert await combiner.ack(ME, run, number, failed=True) == [1]
-    again, piece = await combiner.begin(OTHER, window=MINUTE)
+    _, piece = await combiner.begin(OTHER, window=MINUTE)
     assert piece[:2] == [1, 2]
     assert payloads(piece) == [b"one"]
     # The death of a runner is no attempt.

@@ -34,7 +34,8 @@ OF_COMBINERS: dict[str, Safeguard] = {
         "A batch that was begun, and is not acknowledged, is the next one again.",
         lua(
             "combiner_",
-            without="if upto > done and redis.call('ZCOUNT', items, above(done), whole(upto)) > 0 then return end",
+            without="above(done), whole(upto)) > 0 then return end",
+            instead="above(done), whole(upto)) < 0 then return end",
         ),
         COMBINERS,
     ),
@@ -64,7 +65,11 @@ OF_COMBINERS: dict[str, Safeguard] = {
     ),
     "combiners: numbers": Safeguard(
         "An item has a larger number than all before it, also when the server's clock was set back.",
-        lua("combiner_put", without="math.max(MICROSECONDS, last + 1, done + 1, newest + 1)", instead="MICROSECONDS"),
+        lua(
+            "combiner_put",
+            without="math.max(MICROSECONDS, last + 1, done + 1, newest + 1)",
+            instead="MICROSECONDS",
+        ),
         COMBINERS,
         faulty=True,
         sorts=("clock back",),

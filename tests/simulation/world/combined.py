@@ -201,8 +201,7 @@ class Combined:
 
     def _late_is_explained(self, since: float, *who: str) -> bool:
         return any(
-            self._explained(since, one, *Excused) or self._explained(0.0, one, Excused.RESULT)
-            for one in who
+            self._explained(since, one, *Excused) or self._explained(0.0, one, Excused.RESULT) for one in who
         )
 
     # -- a run
@@ -234,9 +233,7 @@ class Combined:
 
     def _begin(self, who: str, batch: Batch) -> Running:
         referee = self._referee
-        run = Running(
-            who, batch.number, batch.attempt, batch.fencing_token, tuple(batch.items), referee.now
-        )
+        run = Running(who, batch.number, batch.attempt, batch.fencing_token, tuple(batch.items), referee.now)
         referee.tell(who, f"runs batch {run.number}, attempt {run.attempt}, of {' '.join(run.items)}")
         if not 1 <= len(run.items) <= self._most or len(set(run.items)) < len(run.items):
             referee.wrong(f"{who} runs {run.items}")
@@ -270,9 +267,9 @@ class Combined:
         left = self._here.get(_process(other.who), 0) == 0 or _process(other.who) in self._dead
         told = any(self._items[text].answered for text in again if text in self._items)
         sorts = (Excused.RESULT, Excused.LEASE) if told else (*Excused,)
-        if not (left and not told) and not self._explained(other.began, other.who, *sorts):
-            if not self._explained(other.began, run.who, Excused.LEASE):
-                referee.wrong(f"{run.who} runs {min(again)} again, after {other.who}")
+        explained = self._explained(other.began, other.who, *sorts) or (left and not told)
+        if not explained and not self._explained(other.began, run.who, Excused.LEASE):
+            referee.wrong(f"{run.who} runs {min(again)} again, after {other.who}")
 
     def _after(self, last: Running, run: Running) -> None:
         """Batches have the order of their numbers, and one that is run again has the same items."""
@@ -284,8 +281,9 @@ class Combined:
             attempts = (last.attempt, last.attempt + 1) if last.over < inf else (last.attempt,)
             if run.attempt not in attempts:
                 self._referee.wrong(f"attempt {run.attempt} follows {last.attempt}")
-        elif run.number < last.number:
-            self._referee.wrong(f"batch {run.number} follows {last.number}")
+        elif run.number < last.number or last.ended == inf:
+            what = "" if last.ended < inf else ", which has not ended"
+            self._referee.wrong(f"batch {run.number} follows {last.number}{what}")
 
     def _look_at_order(self, run: Running) -> None:
         """What a process has left is first run in the order in which it was left."""
