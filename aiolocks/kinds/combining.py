@@ -65,22 +65,23 @@ class Batch:
         number: Of the batch: each batch of a name has the next one. It begins at 1 again where the server has
             lost its data, or nothing was left for as long as the server keeps a fence.
         attempt: 1, and one more after each run of it that raised. Runs that were cut off are not counted.
-        fencing_token: Larger than that of every earlier run under the name: for `fence()`, or a store that
-            refuses late writes.
+        fencing_token: Larger than that of every earlier run under the name, for a store that refuses late
+            writes.
+        lease: Of the run: for `fence(connection, batch.lease)`, and `batch.lease.ensure_held()` before what
+            must not be done twice. The run does not release it.
         items: What was left, in order.
         results: Set by the run: the result of each item, in their order; an exception is raised to the caller
             of its item. None: what the run returns is the result of all.
     """
 
-    __slots__ = ("attempt", "fencing_token", "items", "name", "number", "results")
+    __slots__ = ("attempt", "fencing_token", "items", "lease", "name", "number", "results")
 
-    def __init__(
-        self, name: str, number: int, *, attempt: int, fencing_token: int, items: Sequence[Any]
-    ) -> None:
-        self.name = name
+    def __init__(self, lease: Lease, number: int, *, attempt: int, items: Sequence[Any]) -> None:
+        self.name = lease.name
         self.number = number
         self.attempt = attempt
-        self.fencing_token = fencing_token
+        self.fencing_token = lease.fencing_token
+        self.lease = lease
         self.items: list[Any] = list(items)
         self.results: Sequence[Any] | None = None
 
@@ -576,10 +577,9 @@ class Combining:
         before = task.cancelling()
         try:
             batch = Batch(
-                self._name,
+                lease,
                 piece.number,
                 attempt=piece.attempt,
-                fencing_token=lease.fencing_token,
                 items=[serializer.loads(payload) for _, _, payload in items],
             )
             result = await self._engine.loop.create_task(

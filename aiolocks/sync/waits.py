@@ -213,7 +213,7 @@ class Combiner(SyncOnly):
 
 
 def _threaded(run: Callable[[Batch], R]) -> Callable[[Batch], Coroutine[Any, Any, R]]:
-    if not callable(run) or inspect.iscoroutinefunction(run):
+    if inspect.iscoroutinefunction(run):
         raise TypeError(f"this takes a plain function; for {run!r} take aiolocks.Combiner")
 
     async def threaded(batch: Batch) -> R:

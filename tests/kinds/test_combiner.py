@@ -12,7 +12,7 @@ from aiolocks import Batch, Combiner, Left
 FROZEN: dict[str, str] = {}
 PUBLIC = {
     Combiner: "name ttl submit leave drain __call__",
-    Batch: "name number attempt fencing_token items results",
+    Batch: "name number attempt fencing_token items lease results",
     Left: "number pressure",
 }
 
