@@ -209,7 +209,7 @@ class Combiner(AsyncOnly):
         combining, payload = self._combining(item, fields)
         return await combining.leave(payload)
 
-    async def drain(self, run: Callable[[Batch], Awaitable[Any]], /, **fields: object) -> Never:
+    async def drain(self, run: Callable[[Batch], Awaitable[Any]], /, **fields: object) -> None:
         """Runs what is left under a name, batch by batch, until it is cancelled: a worker.
 
         It is woken when an item is left, and does not poll. An error of `run` is logged, and goes to those
@@ -231,7 +231,6 @@ class Combiner(AsyncOnly):
         engine = engine_of(self._source, self)
         combining = Combining.of(engine, self._named(fields), self._settings)
         await combining.drain(_run_of(run))
-        raise AssertionError("a worker has no end of its own")
 
     def __call__(
         self, function: Callable[[Batch], Coroutine[Any, Any, T]]

@@ -188,11 +188,10 @@ class Combiner(SyncOnly):
         """Leaves an item for the next run, as `aiolocks.Combiner.leave` does; raises the same errors."""
         return self._link.ask(lambda: self._here.leave(item, **fields))
 
-    def drain(self, run: Callable[[Batch], object], /, **fields: object) -> Never:
+    def drain(self, run: Callable[[Batch], object], /, **fields: object) -> None:
         """Runs what is left, as `aiolocks.Combiner.drain`, until an exception is raised in this thread."""
         threaded = _threaded(run)
         self._link.ask(lambda: self._here.drain(threaded, **fields))
-        raise AssertionError("a worker has no end of its own")
 
     def __call__(self, function: Callable[[Batch], R]) -> Callable[..., R]:
         """Decorates the function that runs a batch: calling it with an item is `submit`.

@@ -9,7 +9,15 @@ from redis.asyncio import Redis
 
 from aiolocks import Batch, Combiner, Left
 
-FROZEN: dict[str, str] = {}
+FROZEN = {
+    "combiners": "085f14ab19d2770c506e47b382f67c65dc115894",
+    "combiner_hand_out": "bf49b8eb8950130874e88ea99ab2a245bc9fc2d7",
+    "combiner_put": "597fa400ae4cd8179e23ffa81a88e3f55c4dae91",
+    "combiner_acquire": "4cd15f509384467d44b9114118f3908ffd4fda21",
+    "combiner_take": "b79aeea7a923333d8341c4b8a420081b463334dc",
+    "combiner_answer": "cdb1484b7e942ccec1938807ff2f4470e69cc662",
+    "combiner_ack": "bbd2f50bcb2a67a42c7363ecf1592125e4ec62ab",
+}
 PUBLIC = {
     Combiner: "name ttl submit leave drain __call__",
     Batch: "name number attempt fencing_token items lease results",
