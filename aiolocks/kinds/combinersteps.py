@@ -23,7 +23,7 @@ _TAKE: Final = Script("combiner_take", *_SHARED, "combiner_hand_out")
 _ANSWER: Final = Script("combiner_answer", *_SHARED)
 _ACK: Final = Script("combiner_ack", *_SHARED)
 
-PIECE: Final = 100
+PIECE: Final = 50
 """Items or answers in one request, at most: it takes the server less than 1 ms."""
 PIECE_BYTES: Final = 65_536
 """Bytes after which a request has no more of them."""

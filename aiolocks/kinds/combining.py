@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -126,7 +127,7 @@ class _Item:
 
     Attributes:
         run: Runs its batch; None of one that was only left.
-        left: Resolved when the server has it.
+        left: Of one that was only left, resolved when the server has it; else None.
         answered: Resolved with the outcome; None of one that was only left.
         ours: How a run of this session has ended, of which it is not known whether the server knows.
     """
@@ -136,7 +137,7 @@ class _Item:
     def __init__(self, loop: asyncio.AbstractEventLoop, payload: bytes, run: Run | None) -> None:
         self.payload = payload
         self.run = run
-        self.left: asyncio.Future[Left] = loop.create_future()
+        self.left: asyncio.Future[Left] | None = loop.create_future() if run is None else None
         self.answered: asyncio.Future[Outcome] | None = None if run is None else loop.create_future()
         self.context = contextvars.copy_context()
         self.ours: Outcome | None = None
@@ -256,13 +257,14 @@ class Combining:
         """The result of an item."""
         item = self._add(payload, run)
         assert item.answered is not None
-        await self._wait(item.left)
         outcome = await self._wait(item.answered)
         return outcome.get()
 
     async def leave(self, payload: bytes) -> Left:
         """Returns when the server has the item."""
-        return await self._wait(self._add(payload, None).left)
+        item = self._add(payload, None)
+        assert item.left is not None
+        return await self._wait(item.left)
 
     async def drain(self, run: Run) -> None:
         """Runs what is left, until it is cancelled."""
@@ -378,11 +380,11 @@ class Combining:
             if place >= put.taken:
                 item.fail(CombinerFullError(self._name, pressure=put.waiting, most_waiting=most_waiting))
                 continue
-            if not item.left.done():
+            if item.left is None:
+                self._waiting[put.first + place] = item
+            elif not item.left.done():
                 pressure = put.waiting - put.taken + place + 1
                 item.left.set_result(Left(put.first + place, max(1, pressure)))
-            if item.run is not None:
-                self._waiting[put.first + place] = item
         if put.taken:
             self._engine.events.left("combiner", self._name, items=put.taken, pressure=put.waiting)
         self._work_on()
@@ -434,12 +436,15 @@ class Combining:
 
     def _hear(self, told: Told) -> None:
         """What the server has told of items of this session."""
+        waiting = sorted(self._waiting)  # as they are, in nearly all cases
         for entry in told.answers:
-            numbers = [number for number in self._waiting if entry.first <= number <= entry.last]
-            outcome = self._outcome(entry) if numbers else None
+            numbers = waiting[bisect_left(waiting, entry.first) : bisect_right(waiting, entry.last)]
+            if not numbers:
+                continue
+            outcome = self._outcome(entry)
             for number in numbers:
-                assert outcome is not None
-                self._waiting.pop(number).settle(outcome)
+                if number in self._waiting:
+                    self._waiting.pop(number).settle(outcome)
         for number in [one for one in self._waiting if one <= told.settled]:
             item = self._waiting.pop(number)
             if item.ours is not None:

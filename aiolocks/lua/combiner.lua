@@ -20,7 +20,7 @@
 -- - answers is a sorted set by the last item that an answer is for: 'first item:when it came, ms:tag:payload'. Answers above
 --   done belong to a batch that is not acknowledged, and nobody is told of them.
 local run, value, items, answers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local SWEPT, PIECE, PIECE_BYTES, LINGER, SLACK, AT_ONCE = 500, 100, 65536, 30000, 3600000, 16
+local SWEPT, PIECE, PIECE_BYTES, LINGER, SLACK, AT_ONCE = 100, 50, 65536, 30000, 3600000, 16
 
 local found = redis.call('HMGET', value, 'last', 'done', 'upto', 'batch', 'attempt', 'started', 'acked', 'woken')
 if not found[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end

@@ -71,6 +71,7 @@ async def test_webhooks_of_an_account_are_synchronised_together(serves: Callable
             runs = await database.scalar(select(func.count(tables.Change.run.distinct())))
     assert {answer.status_code for answer in answers} == {201}
     assert changes == 200
+    assert runs is not None
     assert 20 <= runs <= 60
 
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from aiolocks import Batch, Combiner, Left
 
 FROZEN = {
-    "combiners": "085f14ab19d2770c506e47b382f67c65dc115894",
+    "combiners": "2c4138cd4bdb145e7837f003a4aefc20c82a17d7",
     "combiner_hand_out": "bf49b8eb8950130874e88ea99ab2a245bc9fc2d7",
     "combiner_put": "597fa400ae4cd8179e23ffa81a88e3f55c4dae91",
     "combiner_acquire": "4cd15f509384467d44b9114118f3908ffd4fda21",

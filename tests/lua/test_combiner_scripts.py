@@ -297,13 +297,12 @@ async def test_a_batch_has_so_many_and_is_handed_out_in_pieces(combiner) -> None
     run, piece = await combiner.begin(ME, most=230)
     assert int(piece[2]) == first + 229
     got = payloads(piece)
-    assert len(got) == 100
-    assert int(piece[3]) == first + 99
-    wait, piece = await combiner.take(ME, int(piece[3]))
-    got += payloads(piece)
-    assert (wait, len(got)) == (0, 200)
-    _, piece = await combiner.take(ME, int(piece[3]))
-    got += payloads(piece)
+    assert len(got) == 50
+    assert int(piece[3]) == first + 49
+    for number in range(2, 6):
+        wait, piece = await combiner.take(ME, int(piece[3]))
+        got += payloads(piece)
+        assert (wait, len(got)) == (0, min(230, 50 * number))
     assert int(piece[3]) == first + 229
     assert got == [str(number).encode() for number in range(230)]
     assert await combiner.take(OTHER, 0) == [-1]
@@ -325,13 +324,15 @@ async def test_much_garbage_goes_little_by_little(combiner) -> None:
     run, piece = await combiner.begin(ME, most=1200)
     upto = int(piece[2])
     await combiner.ack(ME, run, upto)
-    assert await combiner.redis.zcard(combiner.items) == 700
+    assert await combiner.redis.zcard(combiner.items) == 1100
     assert (await combiner.fields())["waiting"] == "0"
     assert (await combiner.put(B, "later", room=10))[1:] == [1, 1]
-    assert await combiner.redis.zcard(combiner.items) == 201
+    assert await combiner.redis.zcard(combiner.items) == 1001
     run, piece = await combiner.begin(OTHER, most=1)
     assert payloads(piece) == [b"later"]
-    assert await combiner.redis.zcard(combiner.items) == 1
+    assert await combiner.redis.zcard(combiner.items) == 901
+    await combiner.answer(OTHER)
+    assert await combiner.redis.zcard(combiner.items) == 801
 
 
 async def test_old_answers_go(combiner) -> None:
@@ -364,8 +365,8 @@ async def test_answers_are_told_in_pieces_and_for_what_was_asked(combiner) -> No
     assert (two, missing) == (2, [])
     assert told[:4] == [str(first).encode()] * 2 + [b"v", b"r0"]
     assert told[16:20] == [str(first + 10).encode()] * 2 + [b"v", b"r10"]
-    assert len(told) == 400
-    assert int(settled) == first + 105
+    assert len(told) == 200
+    assert int(settled) == first + 55
     _, settled, told, _ = await combiner.acquire(OTHER, (first + 106, first + 149), (later, later))
     assert int(settled) == first + 149
     assert len(told) == 44 * 4
