@@ -45,9 +45,9 @@ class Combined(Workload):
         each = _ITEMS // callers
         self.case = "all at once" if each == 1 else f"{callers} callers"
         self.work = (
-            f"4 processes × {callers} callers × {each} items in turn, for one name; "
-            "a run of 10 ms takes all that is there, and each caller gets its result; by hand, with a list, a hash and "
-            "a lock, each caller looks for its result every 5 ms"
+            f"4 processes × {callers} callers × {each} items in turn, for one name; a run of 10 ms takes all "
+            "that is there, and each caller gets its result; by hand, with a list, a hash and a lock, each "
+            "caller looks for its result every 5 ms"
         )
         self.targets = (at_most(1.2, "requests", "1.2 requests an item"),) if each == 1 else ()
 

@@ -40,8 +40,8 @@ OF_COMBINERS: dict[str, Safeguard] = {
         COMBINERS,
     ),
     "combiners: attempts": Safeguard(
-        "An attempt that has failed counts.",
-        lua("combiner_ack", without="'attempt', attempt + 1,"),
+        "An attempt that has failed counts once, and the death of a runner is none.",
+        lua("combiner_ack", without="'attempt', attempt + 1,", instead="'attempt', attempt + 2,"),
         COMBINERS,
     ),
     "combiners: news": Safeguard(
