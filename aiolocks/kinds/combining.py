@@ -59,35 +59,69 @@ class Left(NamedTuple):
 
 @final
 class Batch:
-    """What one run is for.
+    """What one run of a `Combiner` is for; made by the combiner, and given to the function that runs it."""
 
-    Attributes:
-        name: Of the combiner.
-        number: Of the batch: each batch of a name has the next one. It begins at 1 again where the server has
-            lost its data, or nothing was left for as long as the server keeps a fence.
-        attempt: 1, and one more after each run of it that raised. Runs that were cut off are not counted.
-        fencing_token: Larger than that of every earlier run under the name, for a store that refuses late
-            writes.
-        lease: Of the run: for `fence(connection, batch.lease)`, and `batch.lease.ensure_held()` before what
-            must not be done twice. The run does not release it.
-        items: What was left, in order.
-        results: Set by the run: the result of each item, in their order; an exception is raised to the caller
-            of its item. None: what the run returns is the result of all.
-    """
-
-    __slots__ = ("attempt", "fencing_token", "items", "lease", "name", "number", "results")
+    __slots__ = ("_attempt", "_items", "_lease", "_number", "_results")
 
     def __init__(self, lease: Lease, number: int, *, attempt: int, items: Sequence[Any]) -> None:
-        self.name = lease.name
-        self.number = number
-        self.attempt = attempt
-        self.fencing_token = lease.fencing_token
-        self.lease = lease
-        self.items: list[Any] = list(items)
-        self.results: Sequence[Any] | None = None
+        self._lease = lease
+        self._number = number
+        self._attempt = attempt
+        self._items: list[Any] = list(items)
+        self._results: Sequence[Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the combiner, with the values of its fields."""
+        return self._lease.name
+
+    @property
+    def number(self) -> int:
+        """Number of the batch: each batch of a name has the next one.
+
+        It begins at 1 again where the server has lost its data, or nothing was left for as long as the server
+        keeps a fence.
+        """
+        return self._number
+
+    @property
+    def attempt(self) -> int:
+        """1, and one more after each run of it that raised. Runs that were cut off are not counted."""
+        return self._attempt
+
+    @property
+    def fencing_token(self) -> int:
+        """Larger than that of every earlier run under the name, for a store that refuses late writes."""
+        return self._lease.fencing_token
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the run, for `fence(connection, batch.lease)`. The run does not release it.
+
+        `batch.lease.ensure_held()` belongs right before what must not be done twice.
+        """
+        return self._lease
+
+    @property
+    def items(self) -> list[Any]:
+        """What was left, in order."""
+        return self._items
+
+    @property
+    def results(self) -> Sequence[Any] | None:
+        """Set by the run: the result of each item, in their order.
+
+        An exception in it is raised to the caller of its item. None: what the run returns is the result of
+        all.
+        """
+        return self._results
+
+    @results.setter
+    def results(self, results: Sequence[Any] | None) -> None:
+        self._results = results
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self._items)
 
     def __repr__(self) -> str:
         return f"<Batch {self.name!r} number={self.number} attempt={self.attempt} items={len(self.items)}>"

@@ -252,8 +252,8 @@ return {1, minted, others - leave(), first_piece()}
 --# combiner_take
 -- Hands out more of the batch to its runner; or begins it, once its window is over. Sent again, it does the same.
 --
--- KEYS  as in combiners
--- ARGV  1 token   2 retention, ms   3 how many items a batch has at most   4 window, ms   5 as 8 of combiner_acquire
+-- KEYS  those of combiners
+-- ARGV  1 token   2 retention, ms   3 how many items a batch has at most   4 window, ms   5 the most that windows last, ms
 --       6 number of the last item that was handed out, or 0
 -- Returns {ms until the batch begins, {as piece in combiner_hand_out}}, or {-1} when the token does not have the run
 --
@@ -269,7 +269,8 @@ return {0, piece(tonumber(ARGV[6]))}
 -- Leaves some answers of a batch, of which nobody is told before it is acknowledged. Sent again, it does the same.
 --
 -- KEYS  as in combiners
--- ARGV  1 token   2 '1' for the first of the batch, and then for each answer: its first item, its last one, tag, payload
+-- ARGV  1 token   2 whether they are the first of the batch ('1')
+--       3… for each answer: its first item, its last one, tag, payload
 -- Returns 1, or 0 when the token does not have the run
 --
 -- Invariant: what a runner that died has left is removed before the first answer.
@@ -288,7 +289,7 @@ return 1
 --
 -- KEYS  as in combiners; 5 fence   6 queue
 -- ARGV  1 token   2 fencing token   3 retention of the fence, ms   4 number of the last item of the batch
---       5 'f' if it has failed, 'd' if it is done
+--       5 how it has ended: 'f' failed, 'd' done
 -- Returns {1 when ended, 0 when the token does not have the run, bells rung…}
 --
 -- Invariants:

@@ -14,9 +14,9 @@ FROZEN = {
     "combiner_hand_out": "bf49b8eb8950130874e88ea99ab2a245bc9fc2d7",
     "combiner_put": "597fa400ae4cd8179e23ffa81a88e3f55c4dae91",
     "combiner_acquire": "4cd15f509384467d44b9114118f3908ffd4fda21",
-    "combiner_take": "b79aeea7a923333d8341c4b8a420081b463334dc",
-    "combiner_answer": "cdb1484b7e942ccec1938807ff2f4470e69cc662",
-    "combiner_ack": "bbd2f50bcb2a67a42c7363ecf1592125e4ec62ab",
+    "combiner_take": "66bea88a68237a300816e048f3670de0f2d3113c",
+    "combiner_answer": "d25569e963913c2376625da3f8cb2241abca7db3",
+    "combiner_ack": "29dbe7e7aa2a60938ab581b50c3361f985a84d75",
 }
 PUBLIC = {
     Combiner: "name ttl submit leave drain __call__",
