@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Never, TypeVar, final
+import logging
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, Never, TypeVar, final
 
+from ..errors import (
+    BackendError,
+    CombinerFullError,
+    ConfigurationError,
+    LockError,
+    LockLostError,
+    ResultNotKeptError,
+    SessionClosedError,
+)
+from ..lock.binding import Binding
+from ..lock.claim import Resource
 from ..lock.clock import milliseconds
+from ..lock.context import Context
+from ..lock.lease import Lease
 from ..lock.misuse import AsyncOnly
 from ..lock.naming import NameTemplate, text_of
+from ..lock.notes import note
 from ..lock.options import (
     Options,
     Seconds,
@@ -20,11 +40,1040 @@ from ..lock.options import (
     whole_number,
 )
 from ..lock.sources import engine_of, source_of
-from .combinersteps import Bounds
-from .combining import LABEL, Batch, Combining, Left, Run, Settings
+from ..transport.answers import Answer, Granted, Refused, Released, released, truth
+from ..transport.commands.checks import of_others, wrong_types
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.listening import Listener
+from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
+from ..transport.commands.snapshots import Content, Snapshot
+from ..transport.commands.snapshots import whole_number as number_in
+from ..transport.commands.standing import SEATED, WAITING, letters
+from ..transport.keys import key
+from ..transport.request import Argument, Command, Script
 from .serializers import JSON, Serializer
+from .singleflight import Outcome, comes_of_cancellation
+
+log = logging.getLogger("aiolocks.session")
 
 T = TypeVar("T")
+
+
+# -- On the server.
+
+_SHARED: Final = ("forms", "bells", "fence", "locks", "combiners")
+_PUT: Final = Script("combiner_put", *_SHARED)
+_ACQUIRE: Final = Script("combiner_acquire", *_SHARED, "combiner_hand_out", "seats")
+_TAKE: Final = Script("combiner_take", *_SHARED, "combiner_hand_out")
+_ANSWER: Final = Script("combiner_answer", *_SHARED)
+_ACK: Final = Script("combiner_ack", *_SHARED)
+
+PIECE: Final = 50
+"""Items or answers in one request, at most: it takes the server less than 1 ms."""
+PIECE_BYTES: Final = 65_536
+"""Bytes after which a request has no more of them."""
+_KNOWN_MS: Final = 60_000
+"""For how long the server knows that it has had a put, at least: longer than one is sent again."""
+_IDLE_MS: Final = 10_000
+"""For how long a worker without work does not ask, unless it is woken."""
+
+
+def read_combiner(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """A run, as a lock, and how many items wait or are being run."""
+    snapshot = read_locks(now_us, found)
+    if wrong := wrong_types({"value": "hash"}, found):
+        return snapshot.with_problems(wrong)._replace(stands=True)
+    if not (value := found["value"]):
+        return snapshot
+    waiting = number_in(value.value.get(b"waiting"))
+    if waiting is None or b"last" not in value.value:
+        return snapshot.with_problems((of_others("value"),))._replace(stands=True)
+    return snapshot._replace(value=waiting, stands=snapshot.stands or waiting > 0)
+
+
+COMBINERS: Final = Family(
+    keys="fence queue",
+    renew=LOCKS.renew,
+    release=LOCKS.release,
+    adopt=LOCKS.adopt,
+    annotate=LOCKS.annotate,
+    owned=LOCKS.owned,
+    locked=LOCKS.locked,
+    bell_last=True,
+    roles="value",
+    read=read_combiner,
+    passive="fence items answers puts idle",
+    force=FORCE_LOCK,
+    forced="nest queue fence",
+)
+KINDS: Final = (
+    Kind(
+        COMBINERS,
+        "combiner",
+        "Combiner",
+        shows_value=True,
+        needs=(
+            *("hlen", "hmget", "hset", "zcount", "zrangebyscore", "zremrangebyrank", "zremrangebyscore"),
+            "zscore",
+        ),
+    ),
+)
+
+
+class Row(NamedTuple):
+    """Items with numbers that follow each other; the last one is one of them."""
+
+    first: int
+    last: int
+
+
+class Entry(NamedTuple):
+    """The answer for some items that follow each other."""
+
+    first: int
+    last: int
+    tag: str
+    payload: bytes
+
+
+class Put(NamedTuple):
+    """What became of items that were left.
+
+    Attributes:
+        first: The number of the first of them.
+        taken: How many there was room for.
+        waiting: How many wait now.
+        rung: The bells of the waiters that were woken.
+    """
+
+    first: int
+    taken: int
+    waiting: int
+    rung: Sequence[bytes] = ()
+
+
+class Piece(NamedTuple):
+    """Some items of a batch.
+
+    Attributes:
+        upto: The number of the last item of the batch.
+        at: The number of the last item that was looked at.
+        left_out: How many of those are not kept any more.
+        items: Number, whether somebody waits for its answer, and payload of each.
+    """
+
+    number: int
+    attempt: int
+    upto: int
+    at: int
+    left_out: int
+    items: Sequence[tuple[int, bool, bytes]]
+
+    @classmethod
+    def of(cls, raw: Sequence[Any]) -> Piece | None:
+        if not raw:
+            return None
+        number, attempt, upto, at, left_out, *items = raw
+        triples = zip(items[::3], items[1::3], items[2::3], strict=True)
+        return cls(
+            int(number),
+            int(attempt),
+            int(upto),
+            int(at),
+            int(left_out),
+            [(int(one), flag == b"w", payload) for one, flag, payload in triples],
+        )
+
+
+class HandedOut(NamedTuple):
+    """What a runner is handed out.
+
+    Attributes:
+        wait_ms: Milliseconds until the batch begins.
+        piece: Some of its items, once it has begun; None if there is none.
+    """
+
+    wait_ms: int
+    piece: Piece | None
+
+
+@final
+class Told(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
+    """Ends the acquire of a session whose items have answers.
+
+    Attributes:
+        settled: All items up to this number are done.
+        answers: The answers for those among them.
+        missing: Items that the server does not know.
+    """
+
+    def __init__(self, settled: int, answers: Sequence[Entry], missing: Sequence[Row]) -> None:
+        super().__init__("there are answers")
+        self.settled = settled
+        self.answers = answers
+        self.missing = missing
+
+
+class Ack(NamedTuple):
+    """How a run ends.
+
+    Attributes:
+        token: Of the run.
+        run: Its fencing token.
+        upto: The last item of its batch.
+        failed: The items stay for another attempt.
+    """
+
+    token: str
+    run: int
+    upto: int
+    failed: bool
+
+
+class Bounds(NamedTuple):
+    """The settings of a combiner as the server needs them; times in ms."""
+
+    most: int
+    window_ms: int
+    within_ms: int
+    most_waiting: int
+    keep_ms: int
+
+
+@final
+class CombinerSteps(LockSteps):
+    """The steps of one combiner in one session.
+
+    Attributes:
+        bounds: Its settings, for the requests from now on.
+        rows: Tells which items this session waits for; asked for each request.
+        handed_out: The beginning of the batch, of the last grant.
+    """
+
+    family = COMBINERS
+    __slots__ = ("_ack", "_idle", "_run", "_under", "bounds", "handed_out", "rows")
+
+    def __init__(
+        self,
+        prefix: str,
+        name: str,
+        *,
+        bounds: Bounds,
+        rows: Callable[[], Sequence[Row]],
+        retention_ms: int,
+        session: str,
+    ) -> None:
+        super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind="combiner")
+        self.bounds = bounds
+        self.rows = rows
+        roles = ("", "value", "items", "answers", "fence", "queue", "puts")
+        own, value, items, answers, fence, queue, puts = (key(prefix, "combiner", name, one) for one in roles)
+        self._idle = key(prefix, "combiner", name, "idle")
+        self._run = (own, value, items, answers)
+        self._under = {"puts": puts, "queue": queue, "fence": fence}
+        self._ack: Ack | None = None
+        self.handed_out = HandedOut(0, None)
+
+    def wanted(self) -> None:
+        """It takes no part in the search for deadlocks."""
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, (self._under["queue"],), locks=(self._run[0], self._idle))
+
+    def put(self, token: str, items: Sequence[tuple[bool, bytes]], *, known_ms: int) -> Command[Put]:
+        """Leaves items: whether somebody waits for its answer, and payload of each."""
+        bounds = self.bounds
+        args: list[Argument] = [
+            token,
+            bounds.most_waiting,
+            bounds.keep_ms,
+            max(_KNOWN_MS, known_ms),
+            self._retention_ms,
+        ]
+        for waits, payload in items:
+            args += ("w" if waits else "l", payload)
+        keys = (*self._run, self._under["puts"], self._under["queue"], self._idle)
+        return Command(_PUT, keys, tuple(args), _put, lane=f"{self._name}.put")
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        """Takes the run, unless there are answers, or says for how long the present one may go on."""
+        keys: tuple[bytes, ...] = (*self._run, self._under["fence"], self._under["queue"], self._idle)
+        if standing & (WAITING | SEATED):
+            keys = (*keys, self.bell)
+        bounds = self.bounds
+        args = (
+            token,
+            ttl_ms,
+            self._retention(ttl_ms),
+            metadata,
+            letters(standing),
+            bounds.most,
+            bounds.window_ms,
+            bounds.within_ms,
+            " ".join(f"{row.first}-{row.last}" for row in self.rows()),
+            _IDLE_MS,
+        )
+        return Command(_ACQUIRE, keys, args, self._answer, lane=token)
+
+    def take(self, token: str, after: int) -> Command[HandedOut | None]:
+        """More of the batch, after that item; None if the token does not have the run."""
+        bounds = self.bounds
+        args = (token, self._retention_ms, bounds.most, bounds.window_ms, bounds.within_ms, str(after))
+        return Command(_TAKE, self._run, args, _handed_out, lane=token)
+
+    def answer(self, token: str, entries: Sequence[Entry], *, first: bool) -> Command[bool]:
+        """Leaves answers; `first` those of the batch."""
+        args: list[Argument] = [token, "1" if first else ""]
+        for entry in entries:
+            args += (str(entry.first), str(entry.last), entry.tag, entry.payload)
+        return Command(_ANSWER, self._run, tuple(args), truth, lane=token)
+
+    def leave(self, ack: Ack) -> None:
+        """Sets how that run ends: from now on its release says so."""
+        self._ack = ack
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """Ends the run as it was said, or with a batch that another one has to run."""
+        ack = self._ack
+        if ack is None or ack.token != token or leave:
+            return super().release(token, ttl_ms, ring=ring, leave=leave)
+        keys = (*self._run, self._under["fence"], self._under["queue"])
+        args = (
+            token,
+            str(ack.run),
+            self._retention(ttl_ms),
+            str(ack.upto),
+            "f" if ack.failed else "d",
+        )
+        return Command(_ACK, keys, args, released, lane=token)
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 1:
+            self.handed_out = HandedOut(int(raw[3]), Piece.of(raw[4]))
+            return Granted(int(raw[1]), raw[2])
+        if raw[0] == 0:
+            return Refused(None if raw[1] < 0 else raw[1], raw[2:])
+        _, settled, told, missing, *rung = raw
+        answers = zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True)
+        entries = [
+            Entry(int(first), int(last), tag.decode(), payload) for first, last, tag, payload in answers
+        ]
+        rows = [Row(int(first), int(last)) for first, last in zip(missing[::2], missing[1::2], strict=True)]
+        return Refused(None, rung, error=Told(int(settled), entries, rows))
+
+
+def _put(raw: Any) -> Put:
+    first, taken, waiting, *rung = raw
+    return Put(int(first), int(taken), int(waiting), rung)
+
+
+def _handed_out(raw: Any) -> HandedOut | None:
+    if raw[0] == -1:
+        return None
+    return HandedOut(int(raw[0]), Piece.of(raw[1]))
+
+
+# -- In one session.
+
+LABEL: Final = "Combiner"
+PAUSE: Final = 1.0
+"""Seconds before a worker asks again after an error, or a session after its run was lost."""
+_MOST_ROWS: Final = 50
+"""Rows of items whose answers one request asks for."""
+_UNKNOWN: Final = (
+    "the server does not know the item any more: it has lost its data, or kept the item no longer"
+)
+_NO_ANSWER: Final = "a run has acknowledged the item, and its answer is there no longer"
+
+
+class Left(NamedTuple):
+    """An item that was left.
+
+    Attributes:
+        number: Of the item. Each item that is left under a name later has a larger one.
+        pressure: How many items wait under the name, this one included, or are being run.
+    """
+
+    number: int
+    pressure: int
+
+
+@final
+class Batch:
+    """What one run of a `Combiner` is for; made by the combiner, and given to the function that runs it."""
+
+    __slots__ = ("_attempt", "_items", "_lease", "_number", "_results")
+
+    def __init__(self, lease: Lease, number: int, *, attempt: int, items: Sequence[Any]) -> None:
+        self._lease = lease
+        self._number = number
+        self._attempt = attempt
+        self._items: list[Any] = list(items)
+        self._results: Sequence[Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the combiner, with the values of its fields."""
+        return self._lease.name
+
+    @property
+    def number(self) -> int:
+        """Number of the batch: each batch of a name has the next one.
+
+        It begins at 1 again where the server has lost its data, or nothing was left for as long as the server
+        keeps a fence.
+        """
+        return self._number
+
+    @property
+    def attempt(self) -> int:
+        """1, and one more after each run of it that raised. Runs that were cut off are not counted."""
+        return self._attempt
+
+    @property
+    def fencing_token(self) -> int:
+        """Larger than that of every earlier run under the name, for a store that refuses late writes."""
+        return self._lease.fencing_token
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the run, for `fence(connection, batch.lease)`. The run does not release it.
+
+        `batch.lease.ensure_held()` belongs right before what must not be done twice.
+        """
+        return self._lease
+
+    @property
+    def items(self) -> list[Any]:
+        """What was left, in order."""
+        return self._items
+
+    @property
+    def results(self) -> Sequence[Any] | None:
+        """Set by the run: the result of each item, in their order.
+
+        An exception in it is raised to the caller of its item. None: what the run returns is the result of
+        all.
+        """
+        return self._results
+
+    @results.setter
+    def results(self, results: Sequence[Any] | None) -> None:
+        self._results = results
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.name!r} number={self.number} attempt={self.attempt} items={len(self.items)}>"
+
+
+Run = Callable[[Batch], Awaitable[Any]]
+
+
+class Settings(NamedTuple):
+    """The settings of a combiner; checked."""
+
+    options: Options
+    bounds: Bounds
+    retry: int
+    serializer: Serializer
+
+
+@final
+class _Running:
+    """A run that goes on, as the code in it sees it."""
+
+    __slots__ = ("combining", "over")
+
+    def __init__(self, combining: Combining) -> None:
+        self.combining = combining
+        self.over = False
+
+
+_within: ContextVar[tuple[_Running, ...]] = ContextVar("aiolocks_within_run", default=())
+"""The runs that the running code is a part of, in whichever task."""
+
+
+@final
+class _Item:
+    """One item that was left here.
+
+    Attributes:
+        run: Runs its batch; None of one that was only left.
+        left: Of one that was only left, resolved when the server has it; else None.
+        answered: Resolved with the outcome; None of one that was only left.
+        ours: How a run of this session has ended, of which it is not known whether the server knows.
+    """
+
+    __slots__ = ("answered", "context", "left", "ours", "payload", "run")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, payload: bytes, run: Run | None) -> None:
+        self.payload = payload
+        self.run = run
+        self.left: asyncio.Future[Left] | None = loop.create_future() if run is None else None
+        self.answered: asyncio.Future[Outcome] | None = None if run is None else loop.create_future()
+        self.context = contextvars.copy_context()
+        self.ours: Outcome | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody knows what becomes of it."""
+        for future in (self.left, self.answered):
+            if future is not None and not future.done():
+                future.set_exception(error)
+                future.exception()  # its caller may have gone
+
+    def settle(self, outcome: Outcome) -> None:
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(outcome)
+
+
+@final
+class _Worker:
+    """A call of `drain`."""
+
+    __slots__ = ("context", "failed", "run")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, run: Run) -> None:
+        self.run = run
+        self.context = contextvars.copy_context()
+        self.failed: asyncio.Future[None] = loop.create_future()
+
+
+@final
+class Combining:
+    """What one session does under one name.
+
+    Invariants:
+    - it stands in `engine.in_progress` while it has anything to do;
+    - at most one put is under way: items have the order in which they were left here, and a session that has
+      much to leave needs few requests;
+    - `_waiting` has each item with a run that the server has taken, by its number, until its outcome is
+      known, also when its caller has gone: somebody must run it. While there is one, or a worker, a task asks
+      the server for the run or for answers;
+    - no outcome reaches a caller before the server has acknowledged its batch. What is not known to be
+      acknowledged is kept in the item, for an answer that the server does not have.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_acquiring",
+        "_binding",
+        "_commands",
+        "_engine",
+        "_name",
+        "_outbox",
+        "_putting",
+        "_settings",
+        "_slot",
+        "_waiting",
+        "_workers",
+        "_working",
+    )
+
+    def __init__(self, engine: Context, name: str, settings: Settings) -> None:
+        self._engine = engine
+        self._name = name
+        self._slot = ("combiner", name)
+        self._settings = settings
+        self._outbox: deque[_Item] = deque()
+        self._waiting: dict[int, _Item] = {}
+        self._workers: list[_Worker] = []
+        self._putting: asyncio.Task[None] | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._acquiring = False
+        self._commands = CombinerSteps(
+            engine.settings.prefix,
+            name,
+            bounds=settings.bounds,
+            rows=self._rows,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+        )
+        self._binding: Binding[Lease] = Binding(
+            engine,
+            Resource(self._commands, self._slot),
+            Lease,
+            label=LABEL,
+            name=name,
+            options=settings.options,
+        )
+        engine.in_progress[self._slot] = self
+
+    @classmethod
+    def of(cls, engine: Context, name: str, settings: Settings) -> Combining:
+        """The one of that name; these settings count from now on."""
+        combining: Combining | None = engine.in_progress.get(("combiner", name))
+        if combining is None:
+            return cls(engine, name, settings)
+        combining.configure(settings)
+        return combining
+
+    def configure(self, settings: Settings) -> None:
+        """These settings count from now on; the ttl, from the next time on that it is made."""
+        self._settings = settings
+        self._commands.bounds = settings.bounds
+
+    # -- for callers
+
+    def check_outside(self) -> None:
+        """Refuses a caller that is a part of the run for which it would wait.
+
+        Raises:
+            RuntimeError: It is.
+        """
+        if any(running.combining is self and not running.over for running in _within.get()):
+            raise RuntimeError(
+                f"an item that the run of Combiner {self._name!r} submits waits for itself: leave() it"
+            )
+
+    async def submit(self, payload: bytes, run: Run) -> Any:
+        """The result of an item."""
+        item = self._add(payload, run)
+        assert item.answered is not None
+        outcome = await self._wait(item.answered)
+        return outcome.get()
+
+    async def leave(self, payload: bytes) -> Left:
+        """Returns when the server has the item."""
+        item = self._add(payload, None)
+        assert item.left is not None
+        return await self._wait(item.left)
+
+    async def drain(self, run: Run) -> None:
+        """Runs what is left, until it is cancelled."""
+        worker = _Worker(self._engine.loop, run)
+        self._workers.append(worker)
+        self._work_on()
+        try:
+            await self._wait(worker.failed)
+        finally:
+            self._workers.remove(worker)
+            worker.failed.cancel()
+            if self._acquiring and not (self._waiting or self._workers) and self._working is not None:
+                self._working.cancel()  # nobody is left for whom to ask
+
+    @staticmethod
+    async def _wait(future: asyncio.Future[T]) -> T:
+        # A future of its own for each caller: a cancelled one leaves its item.
+        return await asyncio.shield(future)
+
+    def _add(self, payload: bytes, run: Run | None) -> _Item:
+        item = _Item(self._engine.loop, payload, run)
+        self._outbox.append(item)
+        if self._putting is None:
+            self._putting = self._begin(self._put_all(), "put")
+        return item
+
+    # -- tasks of the session
+
+    def _begin(self, work: Any, what: str) -> asyncio.Task[None]:
+        # Not in the context of a caller, which may be a run under this name.
+        task = self._engine.loop.create_task(
+            work, name=f"aiolocks-combiner-{what}-{self._name!r}", context=contextvars.Context()
+        )
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if task is self._putting:
+            self._putting = None
+        if task is self._working:
+            self._working = None
+        if error is None and task.cancelled() and self._engine.closing:
+            error = SessionClosedError("the session was closed while waiting")
+        if error is not None:
+            self._fail_all(error)
+        if self._outbox and self._putting is None:
+            self._putting = self._begin(self._put_all(), "put")
+        self._work_on()
+
+    def _work_on(self) -> None:
+        """Begins to ask for the run, if there is anybody for whom to ask; or is of no use any more."""
+        if self._working is None and (self._waiting or self._workers):
+            self._working = self._begin(self._work(), "run")
+        busy = self._outbox or self._waiting or self._workers or self._putting or self._working
+        if not busy and self._engine.in_progress.get(self._slot) is self:
+            del self._engine.in_progress[self._slot]
+
+    def _fail_all(self, error: BaseException) -> None:
+        """All that is left here has this error: what becomes of it, others will see."""
+        waiting, outbox = self._waiting, self._outbox
+        self._waiting, self._outbox = {}, deque()
+        for item in (*waiting.values(), *outbox):
+            item.fail(error)
+        for worker in self._workers:
+            if not worker.failed.done():
+                worker.failed.set_exception(error)
+
+    # -- leaving items
+
+    async def _put_all(self) -> None:
+        await asyncio.sleep(0)  # all that is left in this turn of the loop goes in one request
+        while self._outbox:
+            piece = self._next_to_put()
+            try:
+                put = await self._put(piece)
+            except LockError as error:
+                for item in piece:
+                    item.fail(error)
+                if isinstance(error, SessionClosedError):
+                    raise
+                continue
+            self._have_put(piece, put)
+
+    def _next_to_put(self) -> list[_Item]:
+        piece: list[_Item] = []
+        size = 0
+        while self._outbox and len(piece) < PIECE:
+            size += len(self._outbox[0].payload)
+            if piece and size > PIECE_BYTES:
+                break
+            piece.append(self._outbox.popleft())
+        return piece
+
+    async def _put(self, piece: Sequence[_Item]) -> Put:
+        engine = self._engine
+        engine.check_usable()
+        timeout = engine.settings.command_timeout
+        command = self._commands.put(
+            engine.token(),
+            [(item.run is not None, item.payload) for item in piece],
+            known_ms=2 * milliseconds(timeout),
+        )
+        call, future = engine.start(command, until=engine.now() + timeout, told=engine.wake_own, patient=True)
+        try:
+            return await future
+        finally:
+            engine.forget(call)
+
+    def _have_put(self, piece: Sequence[_Item], put: Put) -> None:
+        most_waiting = self._settings.bounds.most_waiting
+        for place, item in enumerate(piece):
+            if place >= put.taken:
+                item.fail(CombinerFullError(self._name, pressure=put.waiting, most_waiting=most_waiting))
+                continue
+            if item.left is None:
+                self._waiting[put.first + place] = item
+            elif not item.left.done():
+                pressure = put.waiting - put.taken + place + 1
+                item.left.set_result(Left(put.first + place, max(1, pressure)))
+        if put.taken:
+            self._engine.events.left("combiner", self._name, items=put.taken, pressure=put.waiting)
+        self._work_on()
+
+    # -- asking
+
+    def _rows(self) -> list[Row]:
+        """The first items that wait, as the server is asked for them."""
+        rows: list[Row] = []
+        for number in self._waiting:
+            if rows and rows[-1].last + 1 == number:
+                rows[-1] = Row(rows[-1].first, number)
+            elif len(rows) == _MOST_ROWS:
+                break
+            else:
+                rows.append(Row(number, number))
+        return rows
+
+    async def _work(self) -> None:
+        while self._waiting or self._workers:
+            try:
+                self._engine.check_usable()
+                self._acquiring = True
+                try:
+                    lease = await self._binding.acquire(None)
+                finally:
+                    self._acquiring = False
+            except Told as told:
+                self._hear(told)
+            except BackendError as error:
+                if not error.transient or not self._workers:
+                    raise
+                self._fail_waiting(error)
+                log.log(
+                    self._engine.log_level(error),
+                    "combiner %r: its worker asks again in %g s: %s",
+                    self._name,
+                    PAUSE,
+                    error,
+                )
+                await self._engine.sleep(PAUSE)
+            else:
+                await self._run_once(lease)
+
+    def _fail_waiting(self, error: LockError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for item in waiting.values():
+            item.fail(error)
+
+    def _hear(self, told: Told) -> None:
+        """What the server has told of items of this session."""
+        waiting = sorted(self._waiting)  # as they are, in nearly all cases
+        for entry in told.answers:
+            numbers = waiting[bisect_left(waiting, entry.first) : bisect_right(waiting, entry.last)]
+            if not numbers:
+                continue
+            outcome = self._outcome(entry)
+            for number in numbers:
+                if number in self._waiting:
+                    self._waiting.pop(number).settle(outcome)
+        for number in [one for one in self._waiting if one <= told.settled]:
+            item = self._waiting.pop(number)
+            if item.ours is not None:
+                item.settle(item.ours)  # of a run here whose end was not confirmed, and is now
+            else:
+                item.fail(ResultNotKeptError(self._name, _NO_ANSWER, what=LABEL))
+        for row in told.missing:
+            for number in [one for one in self._waiting if row.first <= one <= row.last]:
+                self._waiting.pop(number).fail(LockLostError(LABEL, self._name, _UNKNOWN))
+
+    def _outcome(self, entry: Entry) -> Outcome:
+        def not_kept(reason: str) -> Exception:
+            return ResultNotKeptError(self._name, reason, what=LABEL)
+
+        try:
+            return Outcome.told(entry.tag, entry.payload, self._settings.serializer, not_kept)
+        except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+            note(error, "aiolocks: the serializer of the Combiner says this of a result from elsewhere")
+            return Outcome.of_error(error)
+
+    # -- a run
+
+    async def _run_once(self, lease: Lease) -> None:
+        """Runs one batch, or finds that there is none; an end that was lost or not confirmed is told."""
+        piece: Piece | None = None
+        done = False
+        try:
+            async with lease:
+                batch = await self._collect(lease)
+                if batch is None:
+                    return
+                piece, items = batch
+                done = await self._do(lease, piece, items)
+        except SessionClosedError:
+            raise
+        except LockError as error:
+            if piece is None and isinstance(error, BackendError) and not error.transient:
+                raise
+            log.log(
+                self._engine.log_level(error),
+                "combiner %r: a run has ended without being acknowledged, and another one follows: %s",
+                self._name,
+                error,
+            )
+            await self._engine.sleep(min(PAUSE, self._settings.options.ttl / 3))
+        else:
+            if done:
+                self._acknowledged(piece)
+
+    def _acknowledged(self, piece: Piece) -> None:
+        """The server knows the end of the batch: so may the callers."""
+        for number in [one for one in self._waiting if one <= piece.upto]:
+            if (outcome := self._waiting[number].ours) is not None:
+                self._waiting.pop(number).settle(outcome)
+
+    async def _collect(self, lease: Lease) -> tuple[Piece, list[tuple[int, bool, bytes]]] | None:
+        """All items of the batch that this run is for, once its window is over; None if there are none."""
+        handed_out, piece = self._commands.handed_out, None
+        items: list[tuple[int, bool, bytes]] = []
+        left_out, after = 0, 0
+        while piece is None or after < piece.upto:
+            if handed_out.wait_ms > 0:
+                await self._engine.sleep(handed_out.wait_ms / 1000)
+            elif handed_out.piece is None:
+                return None
+            else:
+                piece = handed_out.piece
+                items += piece.items
+                left_out += piece.left_out
+                after = piece.at
+                if after >= piece.upto:
+                    break
+            taken = await self._engine.ask(self._commands.take(lease.token, after), patient=True)
+            if taken is None:
+                raise LockLostError(LABEL, self._name, "the run was taken from this session")
+            handed_out = taken
+        if left_out:
+            log.warning(
+                "combiner %r: %d items were dropped: nobody has run them for as long as they are kept",
+                self._name,
+                left_out,
+            )
+            self._engine.events.dropped("combiner", self._name, left_out)
+        return piece, items
+
+    def _runner(self) -> _Item | _Worker | None:
+        """Whose function runs: that of the first caller here, or of a worker."""
+        for item in self._waiting.values():
+            return item
+        return self._workers[0] if self._workers else None
+
+    async def _do(self, lease: Lease, piece: Piece, items: Sequence[tuple[int, bool, bytes]]) -> bool:
+        """Runs the batch; whether it is done, once its lease is released."""
+        runner = self._runner()
+        if runner is None:
+            return False
+        began = self._engine.now()
+        outcomes: list[Outcome] = []
+        failed = False
+        if items:
+            outcomes = await self._outcomes(lease, runner, piece, items)
+            error = outcomes[0].error if len(outcomes) == 1 else None
+            failed = error is not None and not outcomes[0].done and piece.attempt <= self._settings.retry
+        if failed:
+            log.warning(
+                "combiner %r: attempt %d of batch %d has failed, and its %d items stay for another: %s",
+                *(self._name, piece.attempt, piece.number, len(items), outcomes[0].error),
+            )
+        else:
+            await self._answer(lease, piece, items, outcomes)
+        self._commands.leave(Ack(lease.token, lease.fencing_token, piece.upto, failed))
+        if items:
+            self._engine.events.combined(
+                lease.fencing_token,
+                "combiner",
+                self._name,
+                items=len(items),
+                seconds=self._engine.now() - began,
+                reason="failed" if len(outcomes) == 1 and outcomes[0].error is not None else "",
+            )
+        return not failed
+
+    async def _outcomes(
+        self, lease: Lease, runner: _Item | _Worker, piece: Piece, items: Sequence[tuple[int, bool, bytes]]
+    ) -> list[Outcome]:
+        """How the run has ended: one outcome for all, or one for each."""
+        serializer, run = self._settings.serializer, runner.run
+        assert run is not None
+        running = _Running(self)
+        context = runner.context.copy()
+        context.run(_within.set, (*context.run(_within.get), running))
+        batch: Batch | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        try:
+            batch = Batch(
+                lease,
+                piece.number,
+                attempt=piece.attempt,
+                items=[serializer.loads(payload) for _, _, payload in items],
+            )
+            result = await self._engine.loop.create_task(
+                _call(run, batch), name=f"aiolocks-combiner-batch-{self._name!r}", context=context
+            )
+            results = _results_of(batch)
+        except asyncio.CancelledError as error:
+            if task.cancelling() > before:
+                raise
+            ended = RuntimeError(f"the run of Combiner {self._name!r} was cancelled from within")
+            ended.__cause__ = error
+            return [Outcome.of_error(ended)]
+        except Exception as error:
+            if task.cancelling() > before and (lease.remaining() <= 0.0 or comes_of_cancellation(error)):
+                raise asyncio.CancelledError from error
+            if not self._waiting:
+                log.exception("combiner %r: the run of batch %d has raised", self._name, piece.number)
+            return [Outcome.of_error(error)]
+        finally:
+            running.over = True
+        if results is None:
+            return [self._of_value(result)]
+        return [
+            Outcome.of_error(one) if isinstance(one, Exception) else self._of_value(one) for one in results
+        ]
+
+    def _of_value(self, value: Any) -> Outcome:
+        try:
+            outcome = Outcome.of_value(value, self._settings.serializer)
+            self._engine.settings.check_value(outcome.payload)
+        except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+            if not isinstance(error, ConfigurationError):
+                note(error, "aiolocks: the serializer of the Combiner says this of a result")
+            log.warning("combiner %r: others cannot have a result of the run: %s", self._name, error)
+            return Outcome.not_kept(self._name, value, error, raises=False)
+        return outcome
+
+    async def _answer(
+        self,
+        lease: Lease,
+        piece: Piece,
+        items: Sequence[tuple[int, bool, bytes]],
+        outcomes: Sequence[Outcome],
+    ) -> None:
+        """Leaves the answers with the server for those who wait elsewhere; those of here get the objects."""
+        each = outcomes if len(outcomes) == len(items) else list(outcomes) * len(items)
+        elsewhere: list[tuple[int, Outcome]] = []
+        for (number, waits, _), outcome in zip(items, each, strict=True):
+            own = self._waiting.get(number)
+            if own is not None:
+                own.ours = outcome
+            elif waits:
+                elsewhere.append((number, outcome))
+        first = True
+        for entries in _pieces(_entries(elsewhere)):
+            command = self._commands.answer(lease.token, entries, first=first)
+            if not await self._engine.ask(command, patient=True):
+                raise LockLostError(LABEL, self._name, "the run was taken from this session")
+            first = False
+
+    def __repr__(self) -> str:
+        return f"<Combining {self._name!r} waiting={len(self._waiting)} workers={len(self._workers)}>"
+
+
+async def _call(run: Run, batch: Batch) -> Any:
+    awaitable: object = run(batch)
+    if not inspect.isawaitable(awaitable):
+        raise TypeError(
+            f"run must be a coroutine function (async def): {run!r} gave {type(awaitable).__name__}"
+        )
+    return await awaitable
+
+
+def _results_of(batch: Batch) -> Sequence[Any] | None:
+    """The results that a run has set, checked."""
+    results: object = batch.results
+    if results is None:
+        return None
+    if not isinstance(results, Sequence) or isinstance(results, (str, bytes)):
+        raise TypeError(f"batch.results must be a list, one for each item, not {type(results).__name__}")
+    if len(results) != len(batch.items):
+        raise ValueError(f"batch.results has {len(results)} results for {len(batch.items)} items")
+    return results
+
+
+def _entries(answers: Sequence[tuple[int, Outcome]]) -> Iterator[Entry]:
+    """The answers as the server has them: one for items in a row that have the same outcome."""
+    entry: Entry | None = None
+    before: Outcome | None = None
+    for number, outcome in answers:
+        if entry is not None and outcome is before:
+            entry = entry._replace(last=number)
+            continue
+        if entry is not None:
+            yield entry
+        entry, before = Entry(number, number, outcome.tag, outcome.payload), outcome
+    if entry is not None:
+        yield entry
+
+
+def _pieces(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    piece: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += len(entry.payload)
+        if piece and (len(piece) == PIECE or size > PIECE_BYTES):
+            yield piece
+            piece, size = [], len(entry.payload)
+        piece.append(entry)
+    if piece:
+        yield piece
+
+
+# -- In a program.
 
 _LARGEST_BATCH: Final = 10_000
 _MOST_WAITING: Final = 1_000_000

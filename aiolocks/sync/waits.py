@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Never, ParamSpec, TypeVar, final
 
 from .. import Session as AsyncSession
+from ..kinds.combiner import Batch, Left
 from ..kinds.combiner import Combiner as AsyncCombiner
-from ..kinds.combining import Batch, Left
 from ..kinds.latch import Latch as AsyncLatch
 from ..kinds.ratelimit import RateDecision
 from ..kinds.ratelimit import RateLimit as AsyncRateLimit

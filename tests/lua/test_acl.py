@@ -665,7 +665,7 @@ def test_each_kind_says_the_commands_that_it_needs_beside_those_of_a_lock(name) 
     kind = kinds()[name]
     by_its_scripts = [one for one in FAMILIES if kinds()[one].family is kind.family]
     if not by_its_scripts:  # what its scripts call, they call each time, or nearly so
-        modules = {"fencedregister": "fenced", "combiner": "combinersteps"}
+        modules = {"fencedregister": "fenced"}
         module = sys.modules[f"aiolocks.kinds.{modules.get(name, name)}"]
         own = [one for one in vars(module).values() if isinstance(one, Script) and one is not FORCE_LOCK]
         scripts = [one.text.decode() for one in own]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.combinersteps import Ack, Bounds, CombinerSteps, Entry, Row, Told
+from aiolocks.kinds.combiner import Ack, Bounds, CombinerSteps, Entry, Row, Told
 from aiolocks.transport import WAITING, Refused
 from tests.lua.mutants import checks, compiled, lines_left_out, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about, shipped

@@ -17,7 +17,7 @@ OF_COMBINERS: dict[str, Safeguard] = {
     "combiners: acknowledged first": Safeguard(
         "A caller has its answer only when its batch is acknowledged.",
         python(
-            "kinds.combining:Combining._answer", without="own.ours = outcome", instead="own.settle(outcome)"
+            "kinds.combiner:Combining._answer", without="own.ours = outcome", instead="own.settle(outcome)"
         ),
         COMBINERS,
         faulty=True,
