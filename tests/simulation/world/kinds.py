@@ -326,11 +326,11 @@ KINDS |= {
         *(
             _on_cluster(KINDS[name])
             for name in (
-                *("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock"),
+                *("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock", "combiner"),
                 *("ratelimit", "latch"),
             )
         ),
-        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock")),
+        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock", "combiner")),
         # Nobody waits for the replica when a lease is adopted.
         _behind_sentinel(KINDS["lock"], name="sentinel-replicas", replicas=1, doings=("extend",)),
     )

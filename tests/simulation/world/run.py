@@ -20,7 +20,7 @@ from . import limited
 from .actors import Actors
 from .checkers import Referee
 from .excuses import Excused
-from .failures import SORTS
+from .failures import FAILURES, SORTS
 from .faults import EMPTYING, MARKS, NOTICED, RECOVERY
 from .network import Wire
 from .node import Node
@@ -221,7 +221,7 @@ class Run:
         self._excuse_connecting_again(fault.target)
         if sort.excuses:
             self._struck.add(fault.target)
-        if fault.what in EMPTYING:
+        if fault.what in EMPTYING or fault.what in FAILURES:  # a failover may lose what came last
             self.ledger.combined.emptied()
         sort.strike(self, fault)
 
