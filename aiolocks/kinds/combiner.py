@@ -519,10 +519,11 @@ class _Item:
 
     def fail(self, error: BaseException) -> None:
         """Nobody knows what becomes of it."""
-        for future in (self.left, self.answered):
-            if future is not None and not future.done():
-                future.set_exception(error)
-                future.exception()  # its caller may have gone
+        if self.left is not None and not self.left.done():
+            self.left.set_exception(error)
+            self.left.exception()  # its caller may have gone
+        if self.answered is not None:
+            self.settle(Outcome.of_error(error))
 
     def settle(self, outcome: Outcome) -> None:
         if self.answered is not None and not self.answered.done():
@@ -697,6 +698,9 @@ class Combining:
         busy = self._outbox or self._waiting or self._workers or self._putting or self._working
         if not busy and self._engine.in_progress.get(self._slot) is self:
             del self._engine.in_progress[self._slot]
+            self._commands.rows = (
+                tuple  # they know each other: a cycle would be left to the garbage collector
+            )
 
     def _fail_all(self, error: BaseException) -> None:
         """All that is left here has this error: what becomes of it, others will see."""
@@ -918,11 +922,10 @@ class Combining:
             return False
         began = self._engine.now()
         outcomes: list[Outcome] = []
-        failed = False
+        raised = False
         if items:
-            outcomes = await self._outcomes(lease, runner, piece, items)
-            error = outcomes[0].error if len(outcomes) == 1 else None
-            failed = error is not None and not outcomes[0].done and piece.attempt <= self._settings.retry
+            outcomes, raised = await self._outcomes(lease, runner, piece, items)
+        failed = raised and piece.attempt <= self._settings.retry
         if failed:
             log.warning(
                 "combiner %r: attempt %d of batch %d has failed, and its %d items stay for another: %s",
@@ -938,14 +941,14 @@ class Combining:
                 self._name,
                 items=len(items),
                 seconds=self._engine.now() - began,
-                reason="failed" if len(outcomes) == 1 and outcomes[0].error is not None else "",
+                reason="failed" if raised else "",
             )
         return not failed
 
     async def _outcomes(
         self, lease: Lease, runner: _Item | _Worker, piece: Piece, items: Sequence[tuple[int, bool, bytes]]
-    ) -> list[Outcome]:
-        """How the run has ended: one outcome for all, or one for each."""
+    ) -> tuple[list[Outcome], bool]:
+        """How the run has ended: one outcome for all, or one for each; and whether it has raised."""
         serializer, run = self._settings.serializer, runner.run
         assert run is not None
         running = _Running(self)
@@ -971,20 +974,21 @@ class Combining:
                 raise
             ended = RuntimeError(f"the run of Combiner {self._name!r} was cancelled from within")
             ended.__cause__ = error
-            return [Outcome.of_error(ended)]
+            return [Outcome.of_error(ended)], True
         except Exception as error:
             if task.cancelling() > before and (lease.remaining() <= 0.0 or comes_of_cancellation(error)):
                 raise asyncio.CancelledError from error
             if not self._waiting:
                 log.exception("combiner %r: the run of batch %d has raised", self._name, piece.number)
-            return [Outcome.of_error(error)]
+            return [Outcome.of_error(error)], True
         finally:
             running.over = True
         if results is None:
-            return [self._of_value(result)]
-        return [
+            return [self._of_value(result)], False
+        each = [
             Outcome.of_error(one) if isinstance(one, Exception) else self._of_value(one) for one in results
         ]
+        return each, False
 
     def _of_value(self, value: Any) -> Outcome:
         try:

@@ -294,6 +294,8 @@ async def test_results_may_be_errors_and_must_be_one_for_each(session: Session) 
     outcomes = await asyncio.gather(*(combiner.submit(n, mixed) for n in range(3)), return_exceptions=True)
     assert outcomes[::2] == [0, 2]
     assert isinstance(outcomes[1], ValueError)
+    with pytest.raises(ValueError, match="odd"):
+        await Combiner(session, "b", retry=3).submit(1, mixed)  # the run has not raised
 
     async def too_few(batch: Batch) -> None:
         batch.results = []
