@@ -8,6 +8,7 @@ import functools
 import gc
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -653,7 +654,7 @@ async def test_a_forced_release_hands_the_batch_to_another(session: Session, con
 
 async def write(path: str, batch: Batch) -> None:
     """Writes a batch into a store, in one transaction that refuses a late run and one that was done."""
-    with sqlite3.connect(path, isolation_level=None, timeout=10) as store:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as store:
         store.execute("BEGIN IMMEDIATE")
         (seen,) = store.execute("SELECT token FROM fence").fetchone()
         if batch.fencing_token > seen:
@@ -687,7 +688,7 @@ async def push(url: str, path: str, name: str, items: int, dies: str = "", ttl: 
 
 def store(tmp_path: Path) -> str:
     path = tmp_path / "store.db"
-    with sqlite3.connect(path) as made:
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
         made.execute("CREATE TABLE fence (token INTEGER)")
         made.execute("INSERT INTO fence VALUES (0)")
         made.execute("CREATE TABLE done (item TEXT PRIMARY KEY)")
@@ -695,7 +696,7 @@ def store(tmp_path: Path) -> str:
 
 
 def done_in(path: str) -> set[str]:
-    with sqlite3.connect(path) as made:
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
         return {item for (item,) in made.execute("SELECT item FROM done")}
 
 
@@ -728,7 +729,7 @@ async def test_a_runner_that_is_frozen_writes_nothing_late(
     await other.told("answered")
     await other.finish()
     assert done_in(path) == {f"{name}{n}" for name in "fo" for n in range(3)}
-    with sqlite3.connect(path) as made:
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
         (token,) = made.execute("SELECT token FROM fence").fetchone()
         made.execute("DELETE FROM done")
     frozen.cont()  # it goes on, with the old fencing token
@@ -736,7 +737,7 @@ async def test_a_runner_that_is_frozen_writes_nothing_late(
     assert len(report["answers"]) == 3
     await frozen.finish()
     assert done_in(path) == set()  # its write was refused
-    with sqlite3.connect(path) as made:
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
         assert made.execute("SELECT token FROM fence").fetchone() == (token,)
 
 
