@@ -13,6 +13,7 @@ from ..settings import Settings
 from .alone import Alone
 from .base import Workload
 from .cluster import InCluster
+from .combiner import Combined
 from .costs import Costs
 from .counts import Counts
 from .crash import Crash
@@ -70,6 +71,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
         partial(LockOrWatchByProcesses, inside=1),
     ],
     "jobs": [SharedRun, Updates, OtherJobs],
+    "combiner": [partial(Combined, callers=250), partial(Combined, callers=25)],
     "redlock": [RedlockAlone, ContendedRedlock],
     "cluster": [
         partial(InCluster, same=Many),
