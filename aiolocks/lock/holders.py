@@ -101,7 +101,7 @@ def held_here(claim: Claim, possession: HeldHere | None, now: float) -> HolderIn
         lease_id=lease_id(claim.owner),
         fencing_token=possession.fencing_token,
         remaining=possession.remaining(),
-        held_since=possession.fencing_token / 1e6,
+        held_since=possession.granted_us / 1e6,
         held_for=now - possession.granted_at,
         names=_names(described),
         **who_in(described),

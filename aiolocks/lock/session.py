@@ -46,6 +46,7 @@ from .options import (
 from .renewal import Convoys, Tracked, Watchdog
 from .resumption import Resumption
 from .sources import DEFAULT_SESSIONS, PREFIX, sessions_are
+from .tenure import Keep
 from .statistics import SessionStatistics
 from .wakeups import Bells
 
@@ -406,6 +407,7 @@ class Session(AsyncOnly):
             leases_held=sum(count.leases_held for count in counts),
             waiters=sum(count.waiters for count in counts),
             commands_sent=sum(count.commands_sent for count in counts),
+            cached=sum(count.cached for count in counts),
         )
 
     # -- for operators
@@ -552,6 +554,8 @@ class Session(AsyncOnly):
             on_rung=tracked.rung,
         )
         tracked.forget = transport.ignore_bell
+        kept = Keep(loop, events)
+        kept.tracked = tracked
         bells.ring_over(transport)
         context = Context(
             loop,
@@ -564,6 +568,7 @@ class Session(AsyncOnly):
             bells=bells,
             ward=ward(loop, watchdog.watches, settings.guard),
             make_search=_search,
+            kept=kept,
         )
         watchdog.convoys = Convoys(context)
         return context
