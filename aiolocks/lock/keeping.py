@@ -14,7 +14,6 @@ from .waiter import Attempt, FirstAsk, Waiter
 
 if TYPE_CHECKING:
     from .lease import Lease, Possession
-    from .tenure import Habit
     from .waiter import Grant
 
 LeaseT = TypeVar("LeaseT", bound="Lease")
@@ -53,47 +52,50 @@ class KeptBinding(Binding[LeaseT]):
                     kept.hit()
                     return self._leased(possession, _HIT, 0.0)
             left = blocking_timeout if deadline is None else max(0.0, deadline - engine.now())
-            habit = kept.habit(self.name)
-            claim = self._kept_claim(habit, once=once) or self._claim(engine.token(), 0)
-            acquisition: Attempt | FirstAsk | Waiter
-            if not once and gate.idle:
-                acquisition = FirstAsk(self, claim, left)
-            else:
-                acquisition = (Attempt if once else Waiter)(self, claim, left)
-                acquisition.start()
-            try:
-                await acquisition.done
-            except BaseException:
-                (acquisition.waiter or acquisition).leave()
-                _dropped(claim)
-                raise
-            acquisition = acquisition.waiter or acquisition
+            acquisition = await self._asked(left, once=once)
             grant = acquisition.grant
-            if grant is None:
-                _dropped(claim)
-                if isinstance(acquisition, Attempt) and acquisition.owner_asked:
-                    acquisition = await self._answer_of_owner(claim)
-                    grant = acquisition.grant
             if grant is None:
                 self._not_had(acquisition, blocking_timeout)
                 return None
             if engine.closing:
                 acquisition.leave()
                 raise SessionClosedError("the session was closed while waiting")
-            possession = self._possession(acquisition.claim, grant, habit)
-            if possession is None:
-                acquisition.leave()  # its time passed before its task had its turn: asked for again
-                continue
-            return self._leased(possession, grant.answer, acquisition.answered_at - acquisition.started)
+            possession = self._possession(acquisition.claim, grant)
+            if possession is not None:
+                waited = acquisition.answered_at - acquisition.started
+                return self._leased(possession, grant.answer, waited)
+            acquisition.leave()  # its time passed before its task had its turn: asked for again
 
-    def _kept_claim(self, habit: Habit, *, once: bool) -> Claim | None:
+    async def _asked(self, blocking_timeout: float | None, *, once: bool) -> Attempt | FirstAsk | Waiter:
+        """Asks the server, or waits for what a task of this session lets go of: the acquire, ended."""
+        claim = self._kept_claim(once=once) or self._claim(self.engine.token(), 0)
+        acquisition: Attempt | FirstAsk | Waiter
+        if not once and self.gate.idle:
+            acquisition = FirstAsk(self, claim, blocking_timeout)
+        else:
+            acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
+            acquisition.start()
+        try:
+            await acquisition.done
+        except BaseException:
+            (acquisition.waiter or acquisition).leave()
+            _dropped(claim)
+            raise
+        acquisition = acquisition.waiter or acquisition
+        if acquisition.grant is None or acquisition.claim is not claim:
+            _dropped(claim)
+        if acquisition.grant is None and isinstance(acquisition, Attempt) and acquisition.owner_asked:
+            return await self._answer_of_owner(claim)
+        return acquisition
+
+    def _kept_claim(self, *, once: bool) -> Claim | None:
         """A claim that may begin a tenure, where that pays; None: a claim like any other.
 
         It does for a name that is used again within `cache` seconds, and was not recalled too often. A name
         that is used once would pay for the tracking, and for a release that is sent later.
         """
         engine, gate = self.engine, self.gate
-        now = engine.now()
+        habit, now = engine.kept.habit(self.name), engine.now()
         if (
             now - habit.used_at > self.options.cache
             or now < habit.not_before
@@ -111,8 +113,8 @@ class KeptBinding(Binding[LeaseT]):
         Tenure(self, claim, habit)
         return claim
 
-    def _possession(self, claim: Claim, grant: Grant, habit: Habit) -> Possession | None:
-        """What was granted; None where it has too little time left, as a lease that was handed on may have."""
+    def _possession(self, claim: Claim, grant: Grant) -> Possession | None:
+        """What was granted; None where too little time is left, as of a lease that was handed on."""
         if isinstance(claim, KeptClaim) and (tenure := claim.tenure) is not None:
             if tenure.state is TenureState.ASKING:
                 if grant.answer.room:
@@ -123,7 +125,7 @@ class KeptBinding(Binding[LeaseT]):
             else:
                 return None
         possession = NotedPossession(self, claim, grant.answer.fencing_token, grant.sent, grant.sent_steady)
-        possession.habit = habit
+        possession.habit = self.engine.kept.habit(self.name)
         return possession
 
     def _leased(self, possession: Possession, answer: Granted, waited: float) -> LeaseT:

@@ -75,7 +75,7 @@ class Asking(Protocol):
 
 
 class Tenure(Protocol):
-    """A lease that its session keeps between uses; while nobody uses it, it stands where a `FirstAsk` would."""
+    """A lease that its session keeps between uses. Idle, it stands where a `FirstAsk` would."""
 
     @property
     def claim(self) -> Claim: ...
@@ -86,7 +86,7 @@ class Tenure(Protocol):
         ...
 
     def taken(self, target: Any, /) -> Any:
-        """The possession of a task of that lock, which asks now; None, and it is over, if it cannot serve it."""
+        """The possession of a task that asks now; None, and it is over, if it cannot serve that lock."""
         ...
 
     def serves(self, target: Any, /) -> bool:

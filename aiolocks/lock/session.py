@@ -46,8 +46,8 @@ from .options import (
 from .renewal import Convoys, Tracked, Watchdog
 from .resumption import Resumption
 from .sources import DEFAULT_SESSIONS, PREFIX, sessions_are
-from .tenure import Keep
 from .statistics import SessionStatistics
+from .tenure import Keep
 from .wakeups import Bells
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ class SessionStatistics:
         wait_seconds: How long the granted acquisitions waited.
         hold_seconds: How long the leases that ended were held.
         cached: Number of leases that the session keeps now though nobody uses them (`Lock(..., cache=...)`).
-        cache_hits: Number of acquisitions among those granted that such a lease has served, without a request.
+        cache_hits: Number of leases granted so, without a request; part of `acquisitions`.
         recalls: Number of times that another session asked for such a lease.
     """
 
@@ -84,7 +84,7 @@ class Counters:
         self.hold = _Durations()
 
     def snapshot(
-        self, *, leases_held: int, waiters: int, commands_sent: int, cached: int
+        self, *, leases_held: int, waiters: int, commands_sent: int, cached: int = 0
     ) -> SessionStatistics:
         return SessionStatistics(
             leases_held=leases_held,

@@ -1,9 +1,10 @@
 """Leases that stay with their session between two uses: `Lock(..., cache=0.5)`.
 
-A *tenure* is one stay of a lease with a session, from the grant to the one release. It has one token on the server, and
-serves any number of holders, one at a time; each of them has a fencing token of its own, of a block that the grant has
-reserved. An acquire from a tenure that nobody uses is a *hit*, and sends nothing. A *recall* is the news that another
-session asks: the script that refuses it changes the lock key, which the owner tracks.
+A *tenure* is one stay of a lease with a session, from the grant to the one release. It has one token on the
+server, and serves any number of holders, one at a time; each of them has a fencing token of its own, of a
+block that the grant has reserved. An acquire from a tenure that nobody uses is a *hit*, and sends nothing. A
+*recall* is the news that another session asks: the script that refuses it changes the lock key, which the
+owner tracks.
 
 | from | to | when |
 |---|---|---|
@@ -13,11 +14,11 @@ session asks: the script that refuses it changes the lock key, which the owner t
 | `USED` | `IDLE` | released, and nobody here waits |
 | `USED` | `OVER` | released after a recall, in doubt, or with another ttl; lost, detached, given back |
 | `IDLE` | `USED` | a hit |
-| `IDLE` | `OVER` | a recall, a change of the key, the end of the connection, another request of the session for the
-  name, `cache` seconds, too little left of its ttl or of its numbers, the end of the session: it is released |
+| `IDLE` | `OVER` | it is released: for a recall, a change of the key, the end of the connection, a request of |
+| | | the session for the name that it cannot serve, after `cache` seconds, or as the session ends |
 
 Invariants, each with its ablation in `tests/simulation/safeguards/of_tenures.py`:
-- once it was asked for, nobody gets in by it: `keeps` is cleared in the step that learns of it, and never set again;
+- once it was asked for, nobody gets in by it: `keeps` is cleared in the step that learns of it, for good;
 - a hit only while the local deadline leaves it a third of its ttl;
 - a fencing token is given once, and none beyond the block;
 - while there is a connection on which its key is tracked, and only then, it keeps;
@@ -25,8 +26,8 @@ Invariants, each with its ablation in `tests/simulation/safeguards/of_tenures.py
 - one release, and nothing by the tenure after it;
 - an idle tenure ends after `cache` seconds, and with its session.
 
-Sources: blocking notices in the VMS lock manager (Snaman, Thiel 1987); lock caching in Chubby (Burrows 2006); leases
-(Gray, Cheriton 1989); when to stop: ski rental (Karlin et al. 1988).
+Sources: blocking notices in the VMS lock manager (Snaman, Thiel 1987); lock caching in Chubby (Burrows 2006);
+leases (Gray, Cheriton 1989); when to stop: ski rental (Karlin et al. 1988).
 """
 
 from __future__ import annotations

@@ -184,6 +184,9 @@ STATISTICS = {
     "wakeups",
     "wait_seconds",
     "hold_seconds",
+    "cached",
+    "cache_hits",
+    "recalls",
 }
 RECORD = {
     *("outcome", "due", "began", "ended", "duration", "attempt", "missed"),
@@ -267,7 +270,7 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
         (Tick, {"name", "due", "fencing_token", "missed", "attempt", "lease"}),
         (TickRecord, RECORD),
         (HolderInfo, HOLDER),
-        (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason", "was", "interval"}),
+        (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason", "was", "interval", "cached"}),
     ],
 )
 def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, names) -> None:
@@ -295,7 +298,8 @@ def test_the_options_of_all_kinds_are_those_of_lock(cls) -> None:
 
 def test_lock_takes_what_the_contract_says() -> None:
     assert positional(Lock) == ["client", "name"]
-    assert parameters(Lock) == parameters(FairLock) == COMMON | {"replicas": 0, "at_least": 0.0}
+    assert parameters(FairLock) == COMMON | {"replicas": 0, "at_least": 0.0}
+    assert parameters(Lock) == parameters(FairLock) | {"cache": 0.0}
 
 
 def test_redlock_takes_what_the_contract_says() -> None:

@@ -101,7 +101,7 @@ class NameSteps:
     def adopt_kept(
         self, old: str, new: str, ttl_ms: int, metadata: str, *, number: int
     ) -> Command[int | None]:
-        """As `adopt`, of a lease whose fencing token is not the one in the key; of the kinds that are kept."""
+        """As `adopt`, of a lease whose fencing token is not the one in its key."""
         raise NotImplementedError
 
     def annotate(self, token: str, metadata: str) -> Command[bool]:

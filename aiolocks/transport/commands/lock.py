@@ -38,7 +38,9 @@ _RELEASE: Final = Script("lock_release", "lock_straight", "bells", "stolen", mid
 _RENEW_SEVERAL: Final = Script("locks_renew", "stolen")
 _RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock", several=_RENEW_SEVERAL)
 _KEEP: Final = Script("lock_acquire", "lock_keep")
-_LET_GO: Final = Script("lock_release", "give_back", "bells", "stolen", mid_move="mid_move_lock")
+_LET_GO: Final = Script(
+    "lock_release", "lock_straight", "bells", "stolen", "give_back", mid_move="mid_move_lock"
+)
 _LET_GO_SEVERAL: Final = Script("locks_release", "bells")
 _RENEW_KEPT: Final = Script("lock_renew_kept", "bells", "stolen", mid_move="mid_move_lock")
 _ADOPT_KEPT: Final = Script("lock_adopt", "adopt_kept", mid_move="mid_move_lock")
@@ -208,7 +210,7 @@ class KeptSteps(LockSteps):
     def let_go(
         self, token: str, ttl_ms: int, given: int, *, ring: bool = True, leave: bool = False
     ) -> Command[Released]:
-        """As `release`; `given` is the last fencing token that was given, 0 if it is not known that one was."""
+        """As `release`; `given` is the last fencing token that was given, 0 if none may have been."""
         release = self.release(token, ttl_ms, ring=ring, leave=leave)
         return Command(_LET_GO, release.keys, (*release.args, str(given)), release.parse, lane=token)
 

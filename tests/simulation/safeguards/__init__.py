@@ -14,6 +14,7 @@ from .of_limits import OF_LIMITS
 from .of_masters import OF_MASTERS
 from .of_schedules import OF_SCHEDULES
 from .of_scripts import OF_SCRIPTS
+from .of_tenures import OF_TENURES
 from .of_thefts import OF_THEFTS
 from .of_topologies import OF_TOPOLOGIES
 from .taking import Safeguard
@@ -27,6 +28,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_GRACES,
     **OF_CONVOYS,
     **OF_COUNTS,
+    **OF_TENURES,
     **OF_DEADLOCKS,
     **OF_CLIENT,
     **OF_MASTERS,
