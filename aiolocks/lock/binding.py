@@ -110,12 +110,13 @@ class Binding(Generic[LeaseT]):
             raise
         acquisition = acquisition.waiter or acquisition
         grant = acquisition.grant
-        if grant is None and isinstance(acquisition, Attempt) and acquisition.owner_asked:
-            acquisition = await self._answer_of_owner(claim)
-            grant = acquisition.grant
         if grant is None:
-            self._not_had(acquisition, blocking_timeout)
-            return None
+            if isinstance(acquisition, Attempt) and acquisition.owner_asked:
+                acquisition = await self._answer_of_owner(claim)
+                grant = acquisition.grant
+            if grant is None:
+                self._not_had(acquisition, blocking_timeout)
+                return None
         if engine.closing:
             acquisition.leave()
             raise SessionClosedError("the session was closed while waiting")

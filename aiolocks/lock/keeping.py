@@ -49,8 +49,8 @@ class KeptBinding(Binding[LeaseT]):
                     continue
                 possession = tenure.taken(self)
                 if possession is not None:
-                    kept.hit()
-                    return self._leased(possession, _HIT, 0.0)
+                    engine.events.acquired(possession, 0.0)
+                    return self._lease_type(self, possession, _HIT)
             left = blocking_timeout if deadline is None else max(0.0, deadline - engine.now())
             acquisition = await self._asked(left, once=once)
             grant = acquisition.grant

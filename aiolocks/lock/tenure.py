@@ -122,18 +122,20 @@ class Keep:
     - while there is one, a timer is set for the earliest end of them, or for an earlier time.
 
     Attributes:
+        counters: Of the session.
+        looks_at: Loop time of the timer.
         run: Hits since the event loop had its last turn for them.
         tracked: Tells of changes of keys.
     """
 
     __slots__ = (
-        "_events",
+        "counters",
         "_habits",
         "_loop",
         "_pid",
         "_said",
         "_timer",
-        "_timer_at",
+        "looks_at",
         "closed",
         "idle",
         "live",
@@ -145,12 +147,12 @@ class Keep:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, events: Events) -> None:
         self._loop = loop
-        self._events = events
+        self.counters = events.counters
         self._pid = current_pid()
         self._habits: dict[str, Habit] = {}
         self._said = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self.looks_at = math.inf
         self.closed = False
         self.idle: dict[Tenure, None] = {}
         self.live: dict[str, Tenure] = {}  # those that are not over, by name
@@ -168,12 +170,8 @@ class Keep:
 
     def recalled(self, tenure: Tenure) -> None:
         """Another session has asked for it."""
-        self._events.counters.recalls += 1
+        self.counters.recalls += 1
         tenure.habit.recalled(self._loop.time(), tenure.hits)
-
-    def hit(self) -> None:
-        self.run += 1
-        self._events.counters.cache_hits += 1
 
     def unheard(self, way: str) -> None:
         """Nothing can be kept, for the server does not track keys for this session. Said once."""
@@ -191,8 +189,11 @@ class Keep:
     # -- the end of those that nobody uses
 
     def now_idle(self, tenure: Tenure) -> None:
-        self.idle[tenure] = None
-        if tenure.idle_until < self._timer_at:
+        """One more that nobody uses: the timer is set later than its end, or there are too many."""
+        if self.closed:
+            tenure.end()
+            return
+        if tenure.idle_until < self.looks_at:
             self._look_at(tenure.idle_until)
         if len(self.idle) > _MOST_IDLE:
             self._release([tenure for tenure, _ in zip(self.idle, range(_TOGETHER), strict=False)])
@@ -200,12 +201,12 @@ class Keep:
     def _look_at(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = when
+        self.looks_at = when
         self._timer = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
         """Ends those whose time has passed."""
-        self._timer, self._timer_at = None, math.inf
+        self._timer, self.looks_at = None, math.inf
         if self._pid != current_pid():
             return  # forked: they are of the parent
         now = self._loop.time()
@@ -455,61 +456,64 @@ class Tenure:
         if not self.keeps or self.claim.number >= self._last:
             return False
         options = target.options
-        if options is not self._options and not _alike(options, self._options):
-            return False
-        return self.lasts
+        return (options is self._options or _alike(options, self._options)) and self.lasts
 
     def taken(self, target: Asked) -> CachedPossession | None:
         """A hit: the lease for a task that asks now; None, and it is over, if it cannot serve it."""
-        assert self.state is TenureState.IDLE, self.state
         if not self.serves(target):
             self.end()
             return None
         engine = self.engine
-        del engine.kept.idle[self]
+        kept = engine.kept
+        del kept.idle[self]
         self.gate.asking = None
         self.state = TenureState.USED
         self.claim.number += 1
         self.hits += 1
-        return CachedPossession(target, self, engine.now(), hit=True)
+        kept.run += 1
+        kept.counters.cache_hits += 1
+        possession = CachedPossession(target, self, engine.now(), hit=True)
+        watch = self._watch = engine.watchdog.watch(possession)
+        self.gate.here.entrust(self.claim, watch)
+        return possession
 
     def handed(self) -> Granted:
         """The grant for a waiter of this session, which has it next without a request."""
         self.claim.number += 1
         self.hits += 1
-        self._watch = None
+        self.engine.kept.counters.cache_hits += 1
         return Granted(self.claim.number, 0)
 
     def keep(self, possession: CachedPossession) -> bool:
         """Its holder lets go: whether it stays, with the next waiter here, or with nobody."""
-        term, kept = self.term, self.engine.kept
-        assert self.state is TenureState.USED, self.state
+        term, engine, gate = self.term, self.engine, self.gate
+        watch, now = possession.watch, engine.now()
         if (
             not self.keeps
-            or kept.closed
-            or self.engine.closing
+            or engine.closing
             or term.doubted
             or term.stopping
+            or watch is None
+            or watch.renewal is not None
             or term.ttl != self._options.ttl
-            or possession.watch is None
-            or possession.watch.renewal is not None
-            or possession.overdue
-            or (following := self.gate.after_kept(self)) is False
+            or term.moment(now, clocks.steady()) >= term.deadline
+            or (following := gate.after_kept(self)) is False
         ):
             self.over()
             return False
-        possession.passed_on()
-        gate = self.gate
+        possession.passed_on(now)
         gate.here.remove(self.claim)
-        if following is None:
-            self.state = TenureState.IDLE
-            gate.asking = self
-            self._watch = None
-            self.idle_until = self.engine.now() + self._options.cache
-            kept.now_idle(self)
-        else:
+        self._watch = None
+        if following is not None:
             following.given(self.handed(), self.claim)
-            kept.hit()
+            return True
+        self.state = TenureState.IDLE
+        gate.asking = self
+        self.idle_until = until = now + self._options.cache
+        kept = engine.kept
+        kept.idle[self] = None
+        if until < kept.looks_at or len(kept.idle) > _MOST_IDLE or kept.closed:
+            kept.now_idle(self)
         return True
 
     # -- its end
@@ -609,13 +613,14 @@ class CachedPossession(NotedPossession):
             return None
         return await super().let_go(cancelled_by)
 
-    def passed_on(self) -> None:
+    def passed_on(self, now: float) -> None:
         """Its session keeps the lease, for the next holder."""
         self.end = RELEASED
         if self._over is not None:
             self._over.set()
-        self.leave_watch()
-        self.engine.events.released(self, self.engine.now() - self.granted_at)
+        watch, self.watch = self.watch, None
+        watch.end()
+        self.engine.events.released(self, now - self.granted_at)
 
     def _end(self, end: End) -> None:
         self.tenure.over()

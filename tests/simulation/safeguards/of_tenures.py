@@ -130,13 +130,8 @@ OF_TENURES: dict[str, Safeguard] = {
         together(
             python(
                 "lock.tenure:Tenure.taken",
-                without="del engine.kept.idle[self]\n    self.gate.asking = None\n    self.state = TenureState.USED\n",
+                without="    del kept.idle[self]\n    self.gate.asking = None\n    self.state = TenureState.USED\n",
                 instead="",
-            ),
-            python(
-                "lock.tenure:Tenure.keep",
-                without="assert self.state is TenureState.USED, self.state",
-                instead="pass",
             ),
         ),
         _KINDS,
