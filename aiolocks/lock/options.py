@@ -197,7 +197,7 @@ class Options:
 
     def _check_cache(self) -> None:
         """Refuses what a lease cannot have that its session keeps between uses."""
-        if self.cache > self.ttl / 3:
+        if self.cache * 3 > self.ttl * (1 + 1e-9):
             raise ValueError(
                 f"cache must be at most a third of ttl, here {self.ttl / 3:g} s, but it is {self.cache:g} s: "
                 "a lease that was kept is to have a third of its ttl left"

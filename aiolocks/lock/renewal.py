@@ -233,10 +233,10 @@ class Watch(weakref.ref["Possession"]):
         if possession is not None:
             self.ask(possession, changed=changed)
 
-    def ask_now(self, possession: Possession, *, changed: bool) -> None:
-        """As `ask`, ahead of all that is sent after it."""
+    def ask_now(self, possession: Possession) -> None:
+        """As `ask`, ahead of all that is sent after it. It arms the watch again."""
         self.drop_renewal()
-        self._changed = changed
+        self._changed = False
         self.renew_alone(possession, self.renewal_now(possession, hears=possession.engine.hears))
 
     def ask(self, possession: Possession, *, changed: bool) -> None:

@@ -205,12 +205,12 @@ class Keep:
         self._timer = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
-        """Ends those whose time has passed."""
+        """Ends those whose time has passed, and those whose time nearly has: in few requests."""
         self._timer, self.looks_at = None, math.inf
         if self._pid != current_pid():
             return  # forked: they are of the parent
         now = self._loop.time()
-        self._release([tenure for tenure in self.idle if tenure.idle_until <= now])
+        self._release([tenure for tenure in self.idle if tenure.idle_until <= now + tenure.early])
         if self.idle:
             self._look_at(min(tenure.idle_until for tenure in self.idle))
 
@@ -285,7 +285,7 @@ class KeptClaim(Claim):
         tenure = self.tenure
         if tenure is None:
             return super().renew(ttl_ms, watch=watch, changed=changed)
-        command = self.steps.renew_kept(self.token, ttl_ms, tenure.renewed)
+        command = self.steps.renew_kept(self.token, ttl_ms, tenure.renewed, keeps=tenure.keeps)
         if watch:
             self.commands.watch(command)
         return command
@@ -307,6 +307,7 @@ class Tenure:
 
     Attributes:
         claim: Its token, and how it is released.
+        early: Seconds by which it may end earlier than that, together with others.
         granted_at: Loop time of its grant.
         hits: The holders after the first.
         idle_until: Loop time at which it ends if nobody uses it.
@@ -320,6 +321,7 @@ class Tenure:
         "_options",
         "_watch",
         "claim",
+        "early",
         "engine",
         "gate",
         "granted_at",
@@ -357,6 +359,7 @@ class Tenure:
         self._options = options
         # A third of its ttl stays at least, as of a lease that is due for renewal.
         self._margin = max(options.ttl / 3, options.grace + options.ttl / 10)
+        self.early = options.cache / 8
         self._watch: Any = None
         self.gate.kept = self
         self.engine.kept.live[self.name] = self
@@ -386,7 +389,7 @@ class Tenure:
         if self.state is TenureState.IDLE:
             self.end()
         else:
-            self._answer(changed=changed)
+            self._answer()
 
     def renewed(self, *, asked: bool) -> None:
         """A renewal was answered, and says if another session has asked."""
@@ -403,18 +406,18 @@ class Tenure:
         if self.state is TenureState.IDLE:
             self.end()
         elif self.state is TenureState.USED:
-            self._answer(changed=True)
+            self._answer()
 
     def become_waiter(self) -> None:
         """As of what asks in a gate: somebody else comes."""
         self.end()
 
-    def _answer(self, *, changed: bool) -> None:
+    def _answer(self) -> None:
         """Tells who asks that somebody is inside, and finds out if it was lost."""
         watch = self._watch
         possession = None if watch is None else watch()
         if possession is not None:
-            watch.ask_now(possession, changed=changed)
+            watch.ask_now(possession)
 
     # -- its holders
 
@@ -439,7 +442,7 @@ class Tenure:
         """Its holder's watch. If it was asked for meanwhile, this is the moment to answer."""
         self._watch = watch
         if not self.keeps:
-            self._answer(changed=True)
+            self._answer()
 
     @property
     def idle(self) -> bool:

@@ -221,13 +221,14 @@ end
 -- As lock_renew, for a session that may keep the lock: says whether the lock was asked for.
 --
 -- KEYS  1 lock   2 fence   3 queue
--- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms
+-- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 its session may keep it still ('1')
 -- Returns 1 when renewed; 2 when renewed, and asked for; 0 when the token does not hold the lock, or the lease that has taken
 --      its place
 --
 -- Invariants:
 -- - an asker is heard also where the push was lost, or where it is of a version that does not ask: the queue is not empty;
--- - sent again, it says the same: the mark 3 is the answer "somebody uses it", and stays;
+-- - sent again, it says the same: the mark 3 is the answer "somebody uses it", and stays. A session that does not keep it any
+--   more answers in advance: nobody waits for its answer;
 -- - if it says 1, it ends in a read of the lock key;
 -- - the answer rings a single try only, which leaves with it. A waiter that is rung here would ask for nothing.
 local lock, queue = KEYS[1], KEYS[3]
@@ -236,7 +237,7 @@ if not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':' then return t
 redis.call('PEXPIRE', lock, ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
 local head, mark, rest = string.match(held, '^(%x+:%d+:{"cache":)([1-4])(.*)$')
-local asked = mark ~= '1' or redis.pcall('ZCARD', queue) ~= 0
+local asked = mark ~= '1' or ARGV[4] ~= '1' or redis.pcall('ZCARD', queue) ~= 0
 if mark and mark ~= '3' and asked then redis.call('SET', lock, head .. '3' .. rest, 'KEEPTTL') end
 if mark == '4' then
   local entry = redis.call('ZRANGE', queue, 0, 0)[1]
@@ -301,12 +302,13 @@ return reply
 --
 -- ARGV  the arguments of lock_adopt, and then the fencing token of the lease
 --
--- Invariant: the adopter has the number that its lease was given, and the key has no mark: nobody waits for its session.
+-- Invariant: the adopter has the number that its lease was given, which is the last one: so the fence has it, too. The key has
+-- no mark: nobody waits for its session.
 do
   local number = table.remove(ARGV)
   local held = redis.call('GET', KEYS[1])
   if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then
-    redis.call('PEXPIRE', KEYS[2], ARGV[4])
+    if redis.call('PEXPIRE', KEYS[2], ARGV[4]) == 1 then redis.call('SET', KEYS[2], number, 'PX', ARGV[4]) end
     redis.call('SET', KEYS[1], ARGV[1] .. ':' .. number .. ':' .. ARGV[5], 'KEEPTTL')
   end
 end

@@ -214,17 +214,18 @@ class KeptSteps(LockSteps):
         release = self.release(token, ttl_ms, ring=ring, leave=leave)
         return Command(_LET_GO, release.keys, (*release.args, str(given)), release.parse, lane=token)
 
-    def renew_kept(self, token: str, ttl_ms: int, told: Callable[..., object]) -> Command[Kept]:
-        """As `renew`; `told` is called with the answer, and says whether it was asked for."""
+    def renew_kept(
+        self, token: str, ttl_ms: int, told: Callable[..., object], *, keeps: bool
+    ) -> Command[Kept]:
+        """As `renew`; `keeps`: its session may keep it still. `told` is called with whether it was asked for."""
 
         def read(raw: Any) -> Kept:
             if raw in (1, 2):
                 told(asked=raw == 2)
             return kept(raw)
 
-        return Command(
-            _RENEW_KEPT, self._keys, (token, ttl_ms, max(self._retention_ms, 10 * ttl_ms)), read, lane=token
-        )
+        args = (token, ttl_ms, max(self._retention_ms, 10 * ttl_ms), +keeps)
+        return Command(_RENEW_KEPT, self._keys, args, read, lane=token)
 
 
 def locks_release(releases: Sequence[Command[Released]]) -> Command[Released]:

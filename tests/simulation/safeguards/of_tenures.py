@@ -115,14 +115,13 @@ OF_TENURES: dict[str, Safeguard] = {
         faulty=True,
         sorts=("lost pushes",),
     ),
-    "cache: a session's own tries": Safeguard(
-        "A single try of the same session ends the caching, as the server would not tell of it.",
-        python("lock.waiter:Attempt.start", without="if self._gate.kept is not None:", instead="if False:"),
-        _KINDS,
-    ),
-    "cache: a session's own sets": Safeguard(
-        "An acquire of several names by the same session ends the caching of each.",
-        python("kinds.multilock:MultiLock._bind", without=".live:", instead=".live and False:"),
+    "cache: a session's own requests": Safeguard(
+        "Another request of the same session for the name ends the caching: the server would not tell of it.",
+        python(
+            "lock.tenure:Tenure.pass_by",
+            without="if not self.keeps or",
+            instead="if True or",
+        ),
         _KINDS,
     ),
     "cache: one holder": Safeguard(
@@ -151,7 +150,7 @@ OF_TENURES: dict[str, Safeguard] = {
     "cache: an end": Safeguard(
         "A lease that nobody uses ends after `cache` seconds.",
         python(
-            "lock.tenure:Keep.now_idle", without="if tenure.idle_until < self._timer_at:", instead="if False:"
+            "lock.tenure:Keep.now_idle", without="if tenure.idle_until < self.looks_at:", instead="if False:"
         ),
         _KINDS,
     ),

@@ -117,5 +117,5 @@ class Answers:
     def _in_the_way(self, other: Attempt, one: Attempt) -> bool:
         if set(other.want.names).isdisjoint(one.want.names):
             return False
-        end = other.ended if other.hold is None else min(other.hold.released, other.hold.deadline)
+        end = other.ended if other.hold is None else other.hold.confirmed
         return other.invoked <= one.ended and end + 6 * self._trip + 0.05 >= one.invoked
