@@ -203,7 +203,7 @@ do
       end
       redis.call('SET', lock, head .. '3' .. rest, 'KEEPTTL')
     end
-  elseif not held and not awaited then
+  elseif not held and not awaited and tonumber(numbers) > 0 then
     local last = redis.call('GET', fence) or '0'
     if string.find(last, '^%d+$') and tonumber(last) < 9007199254740991 - numbers then
       local time = redis.call('TIME')

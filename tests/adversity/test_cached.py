@@ -137,13 +137,13 @@ async def test_a_loop_of_short_bodies_gives_others_a_turn(connect: Connect) -> N
     async with Session(connect()) as session, Session(connect()) as other:
         lock = Lock(session, "a", cache=5)
         await kept(lock)
-        waiter = asyncio.create_task(Lock(other, "a").acquire(blocking_timeout=SOON))
+        waiter = asyncio.create_task(kept(Lock(other, "a", blocking_timeout=SOON), 1))
         turns = 0
         while not waiter.done():
             async with lock:
                 turns += 1
                 time.sleep(0.001)
-        await (await waiter).release()
+        await waiter
         assert turns < 1000
 
 

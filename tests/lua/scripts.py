@@ -113,6 +113,7 @@ class Scripts:
         shared += ("stolen",) if step.endswith(("_steal", *TELLING_OF_THIEVES)) else ()
         shared += ("ours",) if step in self.looking else ()
         shared += ("seats",) if step in self.seating else ()
+        shared += ("recall",) if step in ("reentrant_acquire", "multi_acquire") else ()
         files = [*(f"shared/{name}" for name in shared), step]
         return b"".join(self.mutant.get(file) or shipped(file) for file in files)
 

@@ -145,11 +145,11 @@ FROZEN = {
     "mid_move_limits": "a1d658c096611a3943f8275b330ce55aa178b897",
     "waits_publish": "986c6dc65a3b0d44d87f7a7333f960523154e4ec",
     "recall": "35f94f7bd0729ba2a6680a5595bb95fb82008785",
-    "lock_keep": "b5c8723a914d0604f712c4100d29a57677702690",
-    "lock_renew_kept": "d2732a8cd7abed9a5eaa6ec4f94a289be6c3385c",
+    "lock_keep": "2bde9d3e615d38340faeb8e34bbd5b4438ae46ce",
+    "lock_renew_kept": "8952e31eb7b9239dc069a0fa170c06977c25e11d",
     "give_back": "5af3cd35ccfa47f93ae5bf63b825445ffe0d2b0b",
     "locks_release": "e4e7a21c53efe40d39152bc2faf3261a9f569157",
-    "adopt_kept": "eaf010482bc031bec6c322a070f392691926d638",
+    "adopt_kept": "e0c0341d292d55d6913a4d00f6414e22232faa1b",
 }
 
 

@@ -75,7 +75,7 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: not where others wait": Safeguard(
         "A lease may be kept only if nobody stands in the queue when it is granted.",
-        lua("lock_acquire", without="elseif not held and not awaited then", instead="elseif not held then"),
+        lua("lock_acquire", without="elseif not held and not awaited and", instead="elseif not held and"),
         _KINDS,
     ),
     "cache: the grant ends in a read": Safeguard(
