@@ -113,6 +113,11 @@ async def test_a_fence_of_another_program_is_told(kept: KeptScripts) -> None:
         await kept.keep(A)
 
 
+async def test_no_block_reaches_beyond_what_a_double_holds(kept: KeptScripts) -> None:
+    await kept.redis.set(kept.fence, 2**53 - 5, px=HOUR)
+    assert len(await kept.keep(A)) == 3
+
+
 async def test_not_where_others_wait(kept: KeptScripts) -> None:
     await kept.redis.zadd(kept.queue, {kept.bell("x"): 1})
     assert len(await kept.keep(A)) == 3
