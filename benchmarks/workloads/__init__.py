@@ -12,6 +12,7 @@ from functools import partial
 from ..settings import Settings
 from .alone import Alone
 from .base import Workload
+from .cached import Cached
 from .cluster import InCluster
 from .costs import Costs
 from .counts import Counts
@@ -44,6 +45,7 @@ from .watch_processes import LockOrWatchByProcesses
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "counts": [Counts],
     "alone": [Alone],
+    "cached": [Cached],
     "costs": [Costs],
     "many": [Many],
     "many-new": [ManyNew],

@@ -205,6 +205,24 @@ async def test_one_that_was_asked_for_inside_is_released_as_ever(redis: Redis, c
         await lease.release()
 
 
+async def test_a_recall_before_its_task_has_the_grant_counts(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock, 1)
+        asking = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0)
+        assert session._engine is not None
+        session._engine.watchdog.tracked.rung("tracking", [KEY.encode()])  # type: ignore[attr-defined]
+
+        async with await asking:
+            await eventually(lambda: _has(redis, b'"cache":3'))
+        assert not idle(session)
+
+
+async def _has(redis: Redis, text: bytes) -> bool:
+    return text in (await redis.get(KEY) or b"")
+
+
 async def test_recalls_that_come_too_soon_end_the_caching_for_a_while(connect: Connect) -> None:
     async with Session(connect()) as session, Session(connect()) as other:
         lock = Lock(session, "a", cache=5)
