@@ -14,8 +14,8 @@ owner tracks.
 | `USED` | `IDLE` | released, and nobody here waits |
 | `USED` | `OVER` | released after a recall, in doubt, or with another ttl; lost, detached, given back |
 | `IDLE` | `USED` | a hit |
-| `IDLE` | `OVER` | it is released: for a recall, a change of the key, the end of the connection, a request of |
-| | | the session for the name that it cannot serve, after `cache` seconds, or as the session ends |
+| `IDLE` | `OVER` | it is released: for a recall, a change of the key, the end of the connection, a request |
+| | | of the session that it cannot serve, after `cache` seconds, or as the session ends |
 
 Invariants, each with its ablation in `tests/simulation/safeguards/of_tenures.py`:
 - once it was asked for, nobody gets in by it: `keeps` is cleared in the step that learns of it, for good;
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("aiolocks.session")
 
 _NUMBERS: Final = 65_536
-"""Fencing tokens of a block: microseconds of the clock, too, by which a fence may be ahead of it after a death."""
+"""Fencing tokens of a block: also the microseconds by which a fence may be ahead of the clock after a death."""
 _MOST_IDLE: Final = 1_024
 """Tenures of a session that nobody uses. About 1 KiB each here, and 0.7 KiB on the server."""
 _MOST_HABITS: Final = 1_024
@@ -68,7 +68,7 @@ _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 30.0
 """Seconds for which a name is not kept after strikes: `_PAUSE`, doubled with each, and no more than this."""
 RUN: Final = 16
-"""Hits in a row after which the event loop has a turn: a hit awaits nothing, and a push is heard by the loop alone."""
+"""Hits in a row after which the event loop has a turn, to hear of a recall: a hit awaits nothing."""
 
 
 @final
@@ -129,16 +129,16 @@ class Keep:
     """
 
     __slots__ = (
-        "counters",
         "_habits",
         "_loop",
         "_pid",
         "_said",
         "_timer",
-        "looks_at",
         "closed",
+        "counters",
         "idle",
         "live",
+        "looks_at",
         "run",
         "tracked",
     )
@@ -180,7 +180,7 @@ class Keep:
             log.warning("locks with a cache= are released at once: keys are not tracked (wakeup: %s)", way)
 
     def pass_by(self, names: Iterable[str]) -> None:
-        """A request of this very session for these names follows, to which the server would not tell of the push."""
+        """A request of this very session for these names follows, of which the server does not tell it."""
         if self.live:
             for name in names:
                 if (tenure := self.live.get(name)) is not None:
@@ -339,6 +339,7 @@ class Tenure:
     alone = True
     """It speaks for its key: see `renewal.Tracked`."""
 
+    _watch: Any
     term: Term
 
     def __init__(self, target: Asked, claim: KeptClaim, habit: Habit) -> None:
@@ -360,7 +361,7 @@ class Tenure:
         # A third of its ttl stays at least, as of a lease that is due for renewal.
         self._margin = max(options.ttl / 3, options.grace + options.ttl / 10)
         self.early = options.cache / 8
-        self._watch: Any = None
+        self._watch = None
         self.gate.kept = self
         self.engine.kept.live[self.name] = self
 
@@ -414,10 +415,10 @@ class Tenure:
 
     def _answer(self) -> None:
         """Tells who asks that somebody is inside, and finds out if it was lost."""
-        watch = self._watch
+        watch: Any = self._watch
         possession = None if watch is None else watch()
         if possession is not None:
-            watch.ask_now(possession)
+            cast("Any", watch).ask_now(possession)
 
     # -- its holders
 
@@ -455,7 +456,7 @@ class Tenure:
         return self.term.moment(self.engine.now(), clocks.steady()) + self._margin < self.term.deadline
 
     def serves(self, target: Asked) -> bool:
-        """Whether the next holder may be one of that lock: it has the same options, and there is time left."""
+        """Whether the next holder may be one of that lock: of the same options, with time left."""
         if not self.keeps or self.claim.number >= self._last:
             return False
         options = target.options
@@ -538,7 +539,7 @@ class Tenure:
         )
 
     def over(self) -> None:
-        """Nothing is done by it any more: its release goes out, or there is nothing to release. Idempotent."""
+        """Nothing is done by it any more, but its release where there is anything to release. Idempotent."""
         if self.state is TenureState.OVER:
             return
         engine, gate = self.engine, self.gate

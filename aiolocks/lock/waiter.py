@@ -279,6 +279,7 @@ class Acquiring(ABC):
     _inside: Inside[Possession] = ()  # the leases that the waiting task has entered
     _maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
     _refusal: Refused | None = None  # the last one of its own
+    _timeout: float | None
     _standing = 0  # of the request under way, or of the last one
     answered_at = float("-inf")
     error: LockError | None = None  # how it ended without a grant; None then means: refused

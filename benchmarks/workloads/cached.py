@@ -31,10 +31,10 @@ class Cached(Workload):
 
     name = "cached"
     work = (
-        f"a `Lock` with `cache={_CACHE}` and without: one task, acquire and release on one name (hit); names that are "
-        "used once (once); another session in the same process that asks for a free name, for one of an owner that "
-        "does not use it (idle), and, from the release on, for one that an owner uses (busy); two processes that both "
-        "want one name without a pause"
+        f"a `Lock` with `cache={_CACHE}` and without: one task, acquire and release on one name (hit); "
+        "names that are used once (once); another session in the same process that asks for a free name, "
+        "for one of an owner that does not use it (idle), and, from the release on, for one that an owner "
+        "uses (busy); two processes that both want one name without a pause"
     )
     figures = (
         Figure("hit", "hit: µs a cycle", 1),

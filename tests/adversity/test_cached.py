@@ -142,7 +142,7 @@ async def test_a_loop_of_short_bodies_gives_others_a_turn(connect: Connect) -> N
         while not waiter.done():
             async with lock:
                 turns += 1
-                time.sleep(0.001)
+                time.sleep(0.001)  # noqa: ASYNC251 - a body that blocks its loop
         await waiter
         assert turns < 1000
 
@@ -336,7 +336,7 @@ async def test_a_loop_that_stood_still_for_its_ttl_has_no_hit(connect: Connect) 
         tokens = await kept(lock)
         assert idle(session)
 
-        time.sleep(0.4)
+        time.sleep(0.4)  # noqa: ASYNC251 - as above
         async with lock as lease:
             assert lease.fencing_token > tokens[-1] + 100_000
         async with Lock(other, "a").acquire(blocking_timeout=SOON):
@@ -500,7 +500,7 @@ async def test_many_names_end_together(
 
 
 async def _none(redis: Redis) -> bool:
-    return not [key for key in await redis.keys("aiolocks:lock:*")]
+    return not await redis.keys("aiolocks:lock:*")
 
 
 def test_a_loop_that_ends_without_a_close_leaves_nothing(server: Any) -> None:
@@ -537,7 +537,7 @@ async def test_a_fork_has_nothing_of_it(connect: Connect, redis: Redis) -> None:
             finally:
                 os.write(write, json.dumps(found).encode())
                 os._exit(0)
-        os.waitpid(pid, 0)
+        os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
         [told] = json.loads(os.read(read, 4096))
         os.close(read), os.close(write)
         assert "event loop" in told

@@ -1,9 +1,9 @@
-"""The steps of a lock that stays with its session between uses: each line is needed, and each invariant is kept."""
+"""The steps of a lock that stays with its session between uses: each line of them is needed."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -12,14 +12,14 @@ from tests.lua.scripts import HOUR, MINUTE, LockScripts
 
 pytestmark = pytest.mark.leaves_keys()
 
-A, B, C = ("%032x" % number for number in (0xA, 0xB, 0xC))
+A, B, C = (letter * 32 for letter in "abc")
 WHO = '{"host":"h"}'
 
 
 class KeptScripts(LockScripts):
     """The steps of such a lock."""
 
-    parts = {
+    parts: ClassVar[dict[str, tuple[str, ...]]] = {
         "keep": ("shared/lock_keep", "lock_acquire"),
         "let_go": (
             "shared/lock_straight",

@@ -218,8 +218,8 @@ def test_the_form_for_a_slot_that_moves_is_the_step_in_its_frame(name) -> None:
 
 def test_each_step_of_a_holder_has_a_form_for_a_slot_that_moves() -> None:
     """But for redis-py's lock, which has one key, the end of a run, which settles more than its lease, and
-    several renewals in one request, which no cluster is sent, and several releases in one, which may be refused
-    there: then each ends with its ttl."""
+    several renewals in one request, which no cluster is sent, and several releases in one, which may be
+    refused there: then each ends with its ttl."""
     verbs = ("annotate", "adopt", "owned", "release", "renew", "renew_kept")
     steps = {name for name, script in SCRIPTS.items() if script.name.endswith(verbs)}
     steps -= {"job_release", "schedule_release", "locks_release", "locks_renew"}

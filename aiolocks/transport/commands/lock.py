@@ -217,7 +217,7 @@ class KeptSteps(LockSteps):
     def renew_kept(
         self, token: str, ttl_ms: int, told: Callable[..., object], *, keeps: bool
     ) -> Command[Kept]:
-        """As `renew`; `keeps`: its session may keep it still. `told` is called with whether it was asked for."""
+        """As `renew`; `keeps`: its session may keep it. `told` hears whether it was asked for."""
 
         def read(raw: Any) -> Kept:
             if raw in (1, 2):

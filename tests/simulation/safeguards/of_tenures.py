@@ -1,4 +1,4 @@
-"""Safeguards of leases that stay with their session between uses, each as a piece of code that can be taken out."""
+"""Safeguards of leases that stay with their session between uses, each as code that can be taken out."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ OF_TENURES: dict[str, Safeguard] = {
         unseen="the wait ends with `cache`, sooner than a lost push explains",
     ),
     "cache: a session's own requests": Safeguard(
-        "Another request of the same session for the name ends the caching: the server would not tell of it.",
+        "Another request of the same session for the name ends the caching.",
         python(
             "lock.tenure:Tenure.pass_by",
             without="if not self.keeps or",
@@ -133,7 +133,11 @@ OF_TENURES: dict[str, Safeguard] = {
         together(
             python(
                 "lock.tenure:Tenure.taken",
-                without="    del kept.idle[self]\n    self.gate.asking = None\n    self.state = TenureState.USED\n",
+                without=(
+                    "    del kept.idle[self]\n"
+                    "    self.gate.asking = None\n"
+                    "    self.state = TenureState.USED\n"
+                ),
                 instead="",
             ),
         ),

@@ -1,4 +1,4 @@
-"""Locks that stay with their session between uses: schedules in which that happens, and what must be true of them."""
+"""Locks that stay with their session between uses: their schedules, and what must be true of them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def with_uses(rng: random.Random, schedule: Schedule) -> Schedule:
 
 @contextmanager
 def eager(schedule: Schedule) -> Iterator[None]:
-    """In two of three, a name is kept again right after it was recalled; in two of three, with few numbers in a block."""
+    """In two of three, a name is kept again right after a recall; in as many, blocks have few numbers."""
     before = tenure._PAUSE, tenure._NUMBERS
     rng = random.Random(f"eager/{schedule.seed}")
     if schedule.kind.cached:
@@ -104,8 +104,8 @@ class Answers:
     def judge(self, attempts: list[Attempt]) -> None:
         """No try is refused for a lease that nobody uses.
 
-        A name counts as used from when a task asks for it, to some round trips after that task has it no more: so long
-        a request of it may be under way.
+        A name counts as used from when a task asks for it, to some round trips after that task has it no
+        more: so long a request of it may be under way.
         """
         for one in attempts:
             if not one.single or one.hold is not None or not one.refused:
