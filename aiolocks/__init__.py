@@ -32,10 +32,8 @@ if typing.TYPE_CHECKING:
     from ._holders import HolderInfo
     from ._infos import LockInfo, WaiterInfo
     from .kinds.fenced import FencedRegister
-    from .kinds.jobruns import JobLease
     from .kinds.latch import Latch
-    from .kinds.leaders import LeaderInfo
-    from .kinds.leadership import Leadership
+    from .kinds.leadership import LeaderInfo, Leadership, Term
     from .kinds.limits import Limits
     from .kinds.multilock import MultiLock
     from .kinds.permits import FairLock, Semaphore
@@ -57,10 +55,9 @@ if typing.TYPE_CHECKING:
         UpgradableLease,
         WriterLease,
     )
-    from .kinds.terms import Term
     from .kinds.turn import Turn
     from .kinds.turnstile import Turnstile
-    from .kinds.uniquejob import UniqueJob
+    from .kinds.uniquejob import JobLease, UniqueJob
 
 __version__ = "0.2.0"
 

@@ -39,6 +39,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import SelectionError, Server, ServerKind, selected
 from tests.support.skew import Clock, SkewedServer, SkewUnavailableError, compile_shim, skewed_executable
 from tests.support.starting import pytest_collectstart  # noqa: F401 - a hook
+from tests.support.thinning import thin_out
 
 PREFIX = "aiolocks"
 """The prefix of the keys of all sessions that the suite opens."""
@@ -52,13 +53,25 @@ def pytest_configure(config: pytest.Config) -> None:
         "leaves_keys(*patterns): the test may leave keys that match, being its own data; "
         "without patterns, any key that has a ttl",
     )
+    config.addinivalue_line(
+        "markers",
+        "thin(ways=1): of the product of its parameters, the default run takes as many tests as have each "
+        "value once, or with 2 each pair of values; the others are `slow`",
+    )
+    gc.disable()  # until all tests are collected: looking through them takes a third of that time
     try:
         config.stash[KINDS] = selected()
     except (SelectionError, UnknownServerError) as error:
         raise pytest.UsageError(str(error)) from error
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    thin_out(items)
+
+
 def pytest_collection_finish() -> None:
+    gc.enable()
     # The descriptions of thousands of tests stay: looking through them again and again would hold up tests,
     # and their measurements, for a third of a second each time.
     gc.collect()

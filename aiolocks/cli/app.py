@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -43,15 +45,36 @@ See whether a server is fit for locks:
 """
 
 
+_OF_OTHERS = ("--url", "--uri", "--redis-url", "--host", "--port", "-u", "-p")
+"""What the server is called in other programs."""
+
+
+@contextlib.contextmanager
+def _other_names() -> Iterator[None]:
+    """Who takes the name of another program is told the one of ours."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        if error.option_name not in _OF_OTHERS:
+            raise
+        message = f"No such option {error.option_name!r}. Did you mean '--redis'?"
+        raise click.UsageError(message, error.ctx) from None
+
+
 class _Group(click.Group):
     """Commands that end as a shell expects when something outside ends them.
 
     Left to click they would end with 1, and that is an answer: nobody holds it.
     """
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _other_names():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _other_names():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(of_signal(signal.SIGINT)) from None
         except BrokenPipeError:

@@ -13,15 +13,15 @@ _OF_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "reentrant": ("ReentrantLease", "ReentrantLock"),
     "multilock": ("MultiLock",),
     "permits": ("FairLock", "Semaphore"),
-    "terms": ("Term",),
+    "leadership": ("LeaderInfo", "Leadership", "Term"),
     "limits": ("Limits",),
     "spans": (
         *("RWLock", "SpanLease", "SpanLock", "UpgradableLease", "WriterLease"),
         *("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
     ),
-    "flightsteps": (),
-    "jobsteps": (),
-    "ticksteps": (),
+    "flights": (),
+    "uniquejob": ("JobLease", "UniqueJob"),
+    "schedule": ("Schedule", "Tick", "TickRecord"),
     "turnstile": ("Turnstile",),
     "ratelimit": ("RateDecision", "RateLimit"),
     "latch": ("Latch",),
@@ -32,14 +32,9 @@ _OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "._infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
     "._deadlocks": ("Deadlock", "DeadlockedTask"),
     "._holders": ("HolderInfo",),
-    "jobruns": ("JobLease",),
-    "leaders": ("LeaderInfo",),
-    "leadership": ("Leadership",),
-    "schedule": ("Schedule", "Tick", "TickRecord"),
     "serializers": ("JSON", "Serializer"),
     "singleflight": ("SingleFlight",),
     "turn": ("Turn",),
-    "uniquejob": ("UniqueJob",),
 }
 kinds_are_in(f"{__name__}.{module}" for module in _OF_KINDS)
 

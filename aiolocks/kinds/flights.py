@@ -1,234 +1,320 @@
-"""A call under way in one session: its task, and those here who wait for it."""
+"""The steps of a single flight: one runs, and what that leaves is there for all who wait."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import weakref
-from collections.abc import Awaitable, Callable, Hashable
-from contextvars import ContextVar
-from typing import Any, TypeVar, final
+import math
+from dataclasses import dataclass
+from typing import Any, Final, final
 
-from ..errors import FingerprintError, LockError, LockTimeoutError, SessionClosedError
+from ..errors import FingerprintError, LockError
+from ..lock.binding import Binding
+from ..lock.claim import Resource
+from ..lock.clock import dependable, milliseconds
 from ..lock.context import Context
+from ..lock.lease import Lease
 from ..lock.options import Options
-from .keeping import Keeping
-from .making import PAUSE, Making
-from .outcomes import Outcome
-from .serializers import Serializer
+from ..lock.term import NEVER
+from ..transport.answers import NO_TTL, Answer, Granted, Refused, Released, released
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
+from ..transport.commands.standing import SEATED, WAITING, letters
+from ..transport.keys import key
+from ..transport.request import Command, Script
 
-log = logging.getLogger("aiolocks.session")
+_SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
+_ACQUIRE: Final = Script("flight_acquire", *_SHARED, "seats")
+_PUBLISH: Final = Script("flight_publish", *_SHARED)
 
-T = TypeVar("T")
+LINGER_MS: Final = 5000
+"""For how long what a run leaves is there for those who waited for it, also if it is not kept: longer than a
+waiter can live without a sign of life."""
 
-_within: ContextVar[weakref.ref[Flight] | None] = ContextVar("aiolocks_within_flight", default=None)
-"""The call that the running code is a part of, in whichever task. Weak: what it began may outlive it."""
+RUNS: Final = Family(
+    keys="value fence queue",
+    renew=LOCKS.renew,
+    release=LOCKS.release,
+    adopt=LOCKS.adopt,
+    annotate=LOCKS.annotate,
+    owned=LOCKS.owned,
+    locked=LOCKS.locked,
+    bell_last=True,
+    read=read_locks,
+    passive="fence value",
+    force=FORCE_LOCK,
+    forced="nest queue fence value",
+)
+_NEEDS: Final = ("hget", "hlen", "hmget", "hset", "zscore")
+KINDS: Final = (
+    Kind(RUNS, "singleflight", "SingleFlight", needs=_NEEDS),
+    Kind(RUNS, "turn", "Turn"),
+)
+
+_NO_AGES: Final[dict[int, float | None]] = {-1: None, -2: math.inf}
 
 
 @final
-class Flight:
-    """One call, made here or waited for, and the callers of this session that want its result.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """The result that a run must leave.
 
-    Invariants:
-    - it stands in `engine.in_progress` while others may join: until it has ended, or nobody waits any more;
-    - nobody waits who has not been told how it ended; when nobody waits, its task is being cancelled;
-    - no call waits for itself, also by way of others: it would keep itself alive when all callers have left;
-    - a value that must be kept is published also when no caller waits any more;
-    - nobody waits for a value that is being replaced: that call ends by itself, or with the session. If it
-      fails, no other call of this session begins for the time of the pause, whatever the server knows of it.
-
-    Args:
-        slot: Where it stands in `engine.in_progress`.
-        making: Makes the value.
-        fingerprint: Of the request, hexadecimal; empty for none.
-        anew: Fencing token of the run whose value it replaces, in a slot where nobody joins; else None.
+    Attributes:
+        token: Of the run.
+        run: Its fencing token.
+        tag: The sort of the result.
+        payload: The thing itself.
+        fresh_ms: Milliseconds for which it need not be replaced.
+        keep_ms: For how long it is kept; at least as long. Both count from `made_at_us`.
+        cost_ms: How long it took to make it.
+        made_at_us: When it was made, microseconds of the server's time.
+        pause_ms: None if it replaces whatever is there. Else a value that is kept stays, and for that many
+            milliseconds nobody tries again to replace it.
     """
 
+    token: str
+    run: int
+    tag: str
+    payload: bytes
+    made_at_us: int
+    fresh_ms: int = 0
+    keep_ms: int = 0
+    cost_ms: int = 0
+    pause_ms: int | None = None
+
+
+class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
+    """Ends the acquire of a caller that has waited, or came later: a run has left this.
+
+    Attributes:
+        run: Fencing token of the run.
+        age_us: How many microseconds ago it was made, at least; None if it is kept, and so for every later
+            caller; infinite if that is not known, because the server's clock was set back.
+        due: Whether it is due, and nobody replaces it yet.
+        tag: The sort of the result.
+        payload: The thing itself.
+    """
+
+    def __init__(
+        self, run: int, age_us: float | None, tag: str, payload: bytes, *, due: bool = False
+    ) -> None:
+        super().__init__("a run has ended")
+        self.run = run
+        self.age_us = age_us
+        self.due = due
+        self.tag = tag
+        self.payload = payload
+
+
+@final
+class FlightSteps(LockSteps):
+    """The steps of those of one session who want the same run, or what it leaves.
+
+    A run is a simple lock in a name space of its own, until it leaves something.
+
+    Invariant: `_told` is the first run that one of them was told of, or was granted: all later runs began
+    while that caller waited.
+
+    Attributes:
+        granted_at_us: The server's time at the last grant, microseconds.
+        busy: Done when the server has said that a run goes on, or that another session is next; None if
+            nobody asks.
+        no_end: The run that the server has told of last has lost its ttl.
+
+    Args, besides those of a lock:
+        fingerprint: Of the request that they have in common, hexadecimal; empty for none.
+        ahead: The multiple of its cost, before its end, at which a value counts as due.
+        anew: Fencing token of the run whose value they will replace; None to take the value that is there.
+    """
+
+    family = RUNS
     __slots__ = (
-        "__weakref__",
+        "_ahead",
         "_anew",
-        "_engine",
-        "_making",
-        "_name",
-        "_outcome",
-        "_slot",
-        "_task",
-        "_waiters",
-        "_waiting_flights",
-        "fingerprint",
+        "_fingerprint",
+        "_leaving",
+        "_run",
+        "_told",
+        "busy",
+        "granted_at_us",
+        "no_end",
     )
 
     def __init__(
         self,
-        engine: Context,
-        slot: Hashable,
+        prefix: str,
+        kind: str,
         name: str,
-        making: Making,
         *,
         fingerprint: str,
+        retention_ms: int,
+        session: str,
+        ahead: float = 0.0,
         anew: int | None = None,
     ) -> None:
-        self._engine = engine
-        self._slot = slot
-        self._name = name
-        self._anew = anew
-        self.fingerprint = fingerprint
-        self._making = making
-        self._waiters: dict[asyncio.Future[bool], float] = {}  # by when they came
-        self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
-        self._outcome: Outcome | None = None
-        engine.in_progress[slot] = self
-        self._task = engine.loop.create_task(self._run(), name=f"aiolocks-singleflight-{name!r}")
-        self._task.add_done_callback(self._landed)  # also of a task that was cancelled before it began
+        super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind=kind)
+        self._fingerprint = fingerprint
+        self._run = tuple(key(prefix, kind, name, role) for role in ("", "value", "fence", "queue"))
+        self._told: int | None = None
+        self.no_end = False
+        self._ahead = f"{ahead:.6f}"
+        self._anew = "" if anew is None else str(anew)
+        self._leaving: Leaving | None = None
+        self.busy: asyncio.Future[Any] | None = None
+        self.granted_at_us = 0
 
-    async def join(self, fn: Callable[[], Awaitable[Any]], limit: float | None) -> Outcome | None:
-        """Waits for the end; None for a caller that came when it had ended already, elsewhere, unknown to us.
+    def leave(self, leaving: Leaving) -> None:
+        """Sets the result of that run: from now on its release publishes it."""
+        self._leaving = leaving
 
-        Args:
-            fn: The caller's function: its own run has no limit.
-            limit: Seconds to wait once a run of another caller goes on.
+    def begin_anew(self) -> None:
+        """The next caller that asks came later than everything that was told until now."""
+        self._told = None
 
-        Raises:
-            LockTimeoutError: That run lasts longer.
-
-        Cancelled, it ends this wait alone, and the call if nobody else waits here.
-        """
-        within = _within.get()
-        caller = None if within is None else within()
-        if caller is not None and self._needs(caller):
-            raise RuntimeError(f"the call of SingleFlight key {self._name!r} waits for itself")
-        waiter: asyncio.Future[bool] = self._engine.waiter()
-        self._waiters[waiter] = self._engine.now()
-        if caller is not None:
-            self._waiting_flights[waiter] = caller
-        try:
-            if limit is not None:
-                await self._within_limit(waiter, fn, limit)
-            in_time = await waiter
-        finally:
-            del self._waiters[waiter]
-            self._waiting_flights.pop(waiter, None)
-            waiter.cancel()  # where the limit has ended the wait
-            if not waiter.cancelled():
-                waiter.exception()  # the session's end, of which a cancelled caller learns nothing
-            if not self._waiters and self._outcome is None and not self._making.keeps:
-                self._making.abandoned = True
-                self._leave()
-                self._task.cancel()
-        return self._outcome if in_time else None
-
-    async def _within_limit(
-        self, waiter: asyncio.Future[bool], fn: Callable[[], Awaitable[Any]], limit: float
-    ) -> None:
-        """Returns when the end is there, or when the caller's own function runs."""
-        making = self._making
-        await asyncio.wait((waiter, making.busy), return_when=asyncio.FIRST_COMPLETED)
-        if not waiter.done() and not making.runs(fn):
-            await asyncio.wait((waiter,), timeout=limit)
-        if not waiter.done() and not making.runs(fn):
-            raise LockTimeoutError(
-                "SingleFlight", self._name, blocking_timeout=limit, remaining=None, endless=making.endless()
-            )
-
-    def _needs(self, caller: Flight) -> bool:
-        """Whether this call is that one, or waits for it, also by way of others."""
-        needing, seen = [caller], {caller}
-        while needing:
-            flight = needing.pop()
-            # Or the call that replaces its value: while there is none, this call waits for that one.
-            if flight._name == self._name and flight._engine is self._engine:  # noqa: SLF001 - its own class
-                return True
-            more = set(flight._waiting_flights.values()) - seen  # noqa: SLF001 - as above
-            seen |= more
-            needing.extend(more)
-        return False
-
-    def _leave(self) -> None:
-        """Closes the call: no caller may join any more."""
-        if self._engine.in_progress.get(self._slot) is self:
-            del self._engine.in_progress[self._slot]
-
-    def _landed(self, task: asyncio.Task[Outcome | None]) -> None:
-        error: BaseException | None = None
-        if task.cancelled():
-            ended = RuntimeError(f"the task of SingleFlight key {self._name!r} was cancelled")
-            self._outcome = Outcome.of_error(ended)
-        elif (error := task.exception()) is not None:
-            self._outcome = Outcome.of_error(error)
-        else:
-            self._outcome = task.result()
-            error = None if self._outcome is None else self._outcome.error
-        if self._anew is None or error is None or isinstance(error, SessionClosedError):
-            self._leave()
-        else:
-            # A server that refuses the new value need not know of the pause.
-            self._engine.loop.call_later(PAUSE, self._leave)
-            self._tell_failure(error)
-        for waiter, came_at in self._waiters.items():
-            if not waiter.done():
-                waiter.set_result(came_at <= self._making.ended_at)
-
-    async def _run(self) -> Outcome | None:
-        _within.set(weakref.ref(self))
-        return await self._making.make()
-
-    def _tell_failure(self, error: BaseException) -> None:
-        """In the log, where nobody waits for the value."""
-        log.log(
-            self._engine.log_level(error),
-            "singleflight %r: the value could not be made again, and the old one stays until its end: %s",
-            self._name,
-            error,
-            exc_info=None if isinstance(error, LockError) else error,
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        """Takes the run, unless what it would leave is there, or says for how long it may go on."""
+        keys = (*self._run, self.bell) if standing & (WAITING | SEATED) else self._run
+        args = (
+            token,
+            ttl_ms,
+            self._retention(ttl_ms),
+            self._described(metadata),
+            self._fingerprint,
+            "" if self._told is None else str(self._told),
+            letters(standing),
+            self._ahead,
+            self._anew,
         )
+        return Command(_ACQUIRE, keys, args, self._answer, lane=token)
 
-    def __repr__(self) -> str:
-        return f"<Flight {self._name!r} waiters={len(self._waiters)}>"
+    def wanted(self) -> None:
+        """It takes no part in the search for deadlocks."""
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """Ends the run with what it is to leave, if that was said, or with nothing."""
+        leaving = self._leaving
+        if leaving is None or leaving.token != token or leave:
+            return super().release(token, ttl_ms, ring=ring, leave=leave)
+        args = (
+            token,
+            str(leaving.run),
+            self._retention(ttl_ms),
+            leaving.fresh_ms,
+            leaving.keep_ms,
+            LINGER_MS,
+            leaving.cost_ms,
+            "" if leaving.pause_ms is None else str(leaving.pause_ms),
+            leaving.tag,
+            leaving.payload,
+            str(leaving.made_at_us),
+        )
+        return Command(_PUBLISH, self._run, args, released, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+        return super().adopt(old, new, ttl_ms, self._described(metadata))
+
+    def annotate(self, token: str, metadata: str) -> Command[bool]:
+        return super().annotate(token, self._described(metadata))
+
+    def endless(self, refused: Refused) -> str:
+        return self._name if self.no_end else ""
+
+    def _described(self, metadata: str) -> str:
+        """The fingerprint stands first, where a script finds it whatever the user has added."""
+        return f'{{"fingerprint":"{self._fingerprint}",{metadata[1:]}'
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 1:
+            self._tell(int(raw[1]))
+            self.granted_at_us = int(raw[3])
+            return Granted(int(raw[1]), raw[2])
+        if raw[0] == 0:
+            self._tell(int(raw[2]))
+            self.no_end = raw[1] == NO_TTL
+            self.tell_busy()
+            return Refused(None if raw[1] < 0 else raw[1], raw[3:])
+        if raw[0] == 2:
+            _, run, age_us, due, tag, payload, *rung = raw
+            age = _NO_AGES.get(age_us, age_us)
+            left = Left(int(run), age, tag.decode(), payload, due=due == 1)
+            return Refused(None, rung, error=left)
+        return Refused(None, raw[1:], error=FingerprintError(self._name))
+
+    def tell_busy(self) -> None:
+        if self.busy is not None and not self.busy.done():
+            self.busy.set_result(None)
+
+    def _tell(self, run: int) -> None:
+        if self._told is None and run:
+            self._told = run
 
 
-async def share(
+# -- How those of one session ask for a run, be it a call or a turn.
+
+
+def runs(
     engine: Context,
+    kind: str,
+    label: str,
     name: str,
-    fn: Callable[[], Awaitable[T]],
-    limit: float | None,
     *,
     options: Options,
-    keeping: Keeping,
-    serializer: Serializer,
     fingerprint: str,
-    spares: bool,
-) -> T:
-    """The value of a key, for one caller; a value that is due is replaced in the background.
+    ahead: float = 0.0,
+    anew: int | None = None,
+) -> tuple[FlightSteps, Binding[Lease]]:
+    """The way in which the tasks of one session ask for one run.
 
-    `limit` is the seconds to wait for the run of another caller; None without end. `spares` is that of
-    `Making`.
+    `ahead` and `anew` are those of `FlightSteps`.
+    """
+    commands = FlightSteps(
+        engine.settings.prefix,
+        kind,
+        name,
+        fingerprint=fingerprint,
+        retention_ms=milliseconds(engine.settings.fence_retention),
+        session=engine.session_id,
+        ahead=ahead,
+        anew=anew,
+    )
+    # A run that replaces a value has a gate of its own: callers here ask the server meanwhile.
+    resource = Resource(commands, (kind, name) if anew is None else (kind, name, "anew"))
+    return commands, Binding(engine, resource, Lease, label=label, name=name, options=options)
+
+
+def ended_at(engine: Context, left: Left, *, asked: float) -> float:
+    """Loop time up to which a task must have come to get the result of that run.
+
+    `asked` is when the asker began to ask: the run was going on later, for the asker was told of it.
+    """
+    return NEVER if left.age_us is None else max(asked, engine.now() - left.age_us / 1e6)
+
+
+@final
+class GrantTime:
+    """When a run was granted, by the server's clock and by ours.
+
+    So the age of its result counts from when it was made, however late the server hears of it.
+
+    Args:
+        at_us: The server's time at the grant, microseconds.
+        lease: Granted a moment ago.
+
+    Attributes:
+        unsure: Seconds by which the server's time may be earlier than `latest_us` says: the request and its
+            answer took so long.
     """
 
-    def begin(slot: Hashable, *, anew: int | None = None) -> Flight:
-        making = Making(
-            engine,
-            name,
-            fn,
-            options=options,
-            keeping=keeping,
-            serializer=serializer,
-            fingerprint=fingerprint,
-            anew=anew,
-            spares=spares,
-        )
-        return Flight(engine, slot, name, making, fingerprint=fingerprint, anew=anew)
+    __slots__ = ("_at_us", "_engine", "_heard", "unsure")
 
-    slot, behind = ("singleflight", name), ("singleflight", name, "anew")
-    while True:
-        flight: Flight | None = engine.in_progress.get(slot)
-        if flight is None:
-            flight = begin(slot)
-        elif flight.fingerprint != fingerprint:
-            raise FingerprintError(name)
-        outcome = await flight.join(fn, limit)
-        if outcome is not None:
-            if outcome.due is not None and behind not in engine.in_progress and not engine.closing:
-                begin(behind, anew=outcome.due)
-            value: T = outcome.get()
-            return value
-        engine.check_usable()
+    def __init__(self, engine: Context, at_us: int, lease: Lease) -> None:
+        self._engine = engine
+        self._at_us = at_us
+        self._heard = engine.mark()
+        self.unsure = dependable(lease.ttl) - lease.remaining()
+
+    def latest_us(self, age: float) -> int:
+        """The server's time, microseconds, that many seconds ago: the latest that it can have been."""
+        since_sent = self._engine.elapsed(self._heard) + self.unsure
+        return self._at_us + math.floor((since_sent - age) * 1e6)

@@ -7,9 +7,11 @@ import functools
 import inspect
 import json
 import logging
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Never, TypeVar, final
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Never, TypeVar, final
 
 from ..errors import BackendError, LockError, LockLostError, LockTimeoutError, SessionClosedError
 from ..lock.acquirable import Acquirable
@@ -18,17 +20,404 @@ from ..lock.binding import Binding
 from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Possession
-from ..lock.options import Metadata, Options, Seconds, reject_unknown
-from ..transport import Granted
-from .leaders import LeaderInfo, Observer, leader_of
+from ..lock.holders import described_in, who_in
+from ..lock.lease import Lease, LeaseState, Possession
+from ..lock.options import Metadata, Options, Seconds, reject_unknown, seconds
+from ..lock.wakeups import KeyListener
+from ..transport import BELL_TTL, Command, Granted, Script, ignore
+from ..transport.answers import fencing_token, kept, released, stolen, truth
+from ..transport.commands.base import SEAT_LENGTH
+from ..transport.commands.family import Family, Kind, Step
+from ..transport.keys import key
+from ..transport.request import Call
+from . import permits
 from .permits import PermitSteps
-from .terms import KIND, TERMS, Candidacy, Observing, Term, json_value
 
-if TYPE_CHECKING:  # for operators, and an import takes its time
+if TYPE_CHECKING:
     from .._infos import WaiterInfo
 
+# -- Leaderships: the keys and steps of one, which is a fair lock whose leases are written down as terms.
+
 log = logging.getLogger("aiolocks.session")
+
+KIND: Final = "leadership"
+NOBODY_KNOWN: Final = "+inf"
+"""Instead of the last term that is known: none is told of."""
+
+_PERMITS: Final = ("forms", "bells", "fence", "queue", "permits")
+_SHARED: Final = ("forms", "bells", "fence", "queue", "permits", "terms")
+_ACQUIRE: Final = Script("permits_acquire", *_SHARED)
+_HAND_OVER: Final = Script("permits_acquire", *_SHARED, "hand_over_permits")
+_ANNOTATE: Final = Script("leadership_annotate", *_SHARED, mid_move="mid_move_terms")
+_ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_terms")
+_LOOK: Final = Script("leadership_look", "forms", "fence")
+_RELEASE: Final = Script("permits_release", *_PERMITS, "stolen", "terms", mid_move="mid_move_terms")
+_RENEW: Final = Script("permits_renew", *_PERMITS, "stolen", "terms", mid_move="mid_move_terms")
+_STEAL: Final = Script("permits_steal", *_PERMITS, "stolen", "terms")
+
+TERMS: Final = Family(
+    keys=f"{permits.KEYS} terms news",
+    values="n value fair",
+    acquire=Step(_ACQUIRE, permits.ACQUIRES),
+    hand_over=_HAND_OVER,
+    renew=Step(_RENEW, permits.RENEWS, kept),
+    release=Step(_RELEASE, permits.RELEASES, released),
+    adopt=Step(_ADOPT, permits.ADOPTS, fencing_token),
+    annotate=Step(_ANNOTATE, permits.ANNOTATES, truth),
+    owned=Step(permits.OWNED, "token", truth),
+    steal=Step(_STEAL, permits.STEALS, stolen),
+    roles="leases value",
+    read=permits.read_permits,
+    passive="fence value terms news stolen",
+    seat=SEAT_LENGTH,
+    force=permits.FORCE_PERMITS,
+    forced="leases queue value fence",
+)
+KINDS: Final = (
+    Kind(
+        TERMS,
+        KIND,
+        "Leadership",
+        lasting=True,
+        needs=(*permits.NEEDS, "zremrangebyrank", "zremrangebyscore"),
+    ),
+)
+
+
+class TermFound(NamedTuple):
+    """One term, as it stands there.
+
+    Attributes:
+        fencing_token: That of its lease.
+        described: Its leader, and what it has published, JSON.
+    """
+
+    fencing_token: int
+    described: bytes
+
+
+@final
+class Look:
+    """The findings of one look.
+
+    Attributes:
+        now_us: The server's time, microseconds.
+        newest: Fencing token of the newest term; 0 if there is none.
+        left_ms: Milliseconds that the leader's lease has left.
+        leading: The term that goes on, if any does.
+        since: The terms that were begun since the one that was known, in order.
+    """
+
+    __slots__ = ("leading", "left_ms", "newest", "now_us", "since")
+
+    def __init__(self, raw: Any) -> None:
+        now_us, newest, left_ms, lease, *since = raw
+        self.now_us = int(now_us)
+        self.newest = int(newest)
+        self.left_ms: int = left_ms
+        self.leading = _term(lease.partition(b":")[2]) if lease else None
+        self.since = [_term(one) for one in since]
+
+
+def _term(text: bytes) -> TermFound:
+    minted, _, described = text.partition(b":")
+    return TermFound(int(minted), described)
+
+
+@final
+class Observing:
+    """The steps of those who observe a leadership."""
+
+    __slots__ = ("_keys", "news")
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self._keys = tuple(key(prefix, KIND, name, role) for role in ("", "leases", "terms"))
+        self.news = key(prefix, KIND, name, "news")
+
+    def listen(self) -> Command[Any]:
+        """From now on the server tells of each change: of a key that is there for a moment only."""
+        return Command(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
+
+    def look(self, known: int | None) -> Command[Look]:
+        """Tells of the leader, and of the terms after the one that is known."""
+        since = NOBODY_KNOWN if known is None else str(known)
+        return Command(_LOOK, self._keys, (since,), Look, lane=self._lane)
+
+    @property
+    def _lane(self) -> str:
+        return self.news.decode()
+
+
+@final
+class Candidacy:
+    """The state that one `Leadership` object knows of itself in this process, without asking anybody.
+
+    Attributes:
+        rests_until: Loop time before which it does not campaign; it has stepped down.
+    """
+
+    __slots__ = ("_term", "rests_until")
+
+    def __init__(self) -> None:
+        self._term: weakref.ref[Possession] | None = None
+        self.rests_until = float("-inf")
+
+    def elected(self, possession: Possession) -> None:
+        self._term = weakref.ref(possession)
+
+    @property
+    def leads(self) -> bool:
+        """Whether its term may be relied on now, by the clock."""
+        possession = None if self._term is None else self._term()
+        return possession is not None and possession.remaining() > 0.0
+
+
+@final
+class Term(Lease):
+    """One term of a leader: a lease, made by being elected, never by hand.
+
+    It may be relied on as every lease: `ensure_held()` and `remaining()` go by the clock, without I/O.
+    """
+
+    __slots__ = ("_candidacy", "_value")
+
+    def __init__(
+        self,
+        binding: Binding[Term],
+        possession: Possession,
+        grant: Granted,
+        *,
+        candidacy: Candidacy,
+        value: Any,
+    ) -> None:
+        super().__init__(binding, possession, grant)
+        self._candidacy = candidacy
+        self._value = value
+        candidacy.elected(possession)
+
+    @property
+    def value(self) -> Any:
+        """The last value that this term has published."""
+        return self._value
+
+    @property
+    def grace(self) -> float:
+        """Seconds before the end of the lease at which the body is cancelled."""
+        return self._possession.term.grace
+
+    @property
+    def ending(self) -> bool:
+        """Whether its body was to stop: `grace` began, it stepped down, or it was lost."""
+        return self._possession.term.stopping or self.state is LeaseState.LOST
+
+    async def proclaim(self, value: Any) -> None:
+        """Publishes a value beside the term: `leader()` gives it, and every `observe()` is told at once.
+
+        It takes the place of the one before. Of values that follow each other fast, an observer may see the
+        last one only.
+
+        Args:
+            value: Anything that JSON can hold, such as the address at which the leader is reached. Readable
+                by each user that can read the key.
+
+        Raises:
+            TypeError: It is not what JSON can hold.
+            ConfigurationError: It has more bytes than the session's `largest_metadata`.
+            LockLostError: The term is over.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+
+        After a cancellation or an error the server may have it or not; asked again, it does what is left.
+        """
+        copied = json_value(value)
+        settings = self._engine.settings
+        settings.user_json({"value": copied})
+        await self._changes.annotate({"value": copied})
+        self._value = copied
+        # The server tells all sessions but the one that has changed it.
+        news = Observing(settings.prefix, self.name).news
+        self._engine.bells.rung("local", (news,))
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(exc_type, exc, traceback)
+        finally:
+            scope = self._possession.scope
+            if exc is None and scope is not None and scope.cancelled_since:
+                # Of two cancellations at the same time asyncio makes one, and the body has taken it for the
+                # end of its term. `run` would campaign again.
+                raise asyncio.CancelledError
+
+    async def step_down(self, *, cool_down: Seconds = 0.0) -> None:
+        """Ends the term: the body is cancelled, and the next candidate leads once the body has unwound.
+
+        Called in the body itself, it ends with that cancellation. Elsewhere it returns when the term is over.
+        A term that was never entered is released. The body may take longer than `grace` to unwind: its lease
+        is renewed until it has ended.
+
+        Args:
+            cool_down: Seconds for which this `Leadership` object does not campaign again, so that another
+                candidate has its turn, or the reason for stepping down has time to pass.
+
+        Raises:
+            TypeError, ValueError: `cool_down` is not as it should be.
+            BackendError: It was never entered, and its release was not confirmed.
+
+        Cancelled, the term ends all the same.
+        """
+        rest = seconds("cool_down", cool_down)
+        possession = self._possession
+        possession.ensure_here()
+        self._candidacy.rests_until = self._engine.now() + rest
+        if not possession.live:
+            return
+        was_stopping = possession.term.stopping
+        log.info("%s %r: the leader steps down", self.kind, self.name)
+        possession.stop("step_down() was called")
+        scope = possession.scope
+        if scope is None:
+            await self.release()
+        elif not scope.entered_here:
+            await possession.wait_over()
+        elif not was_stopping:
+            await asyncio.get_running_loop().create_future()  # until the cancellation comes
+
+
+def json_value(value: object) -> Any:
+    """A value that is published, copied.
+
+    Raises:
+        TypeError: It is not what JSON can hold.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"value must be what JSON can hold: {error}") from None
+
+
+# -- The leaders of a leadership, as others see them.
+
+_SOON: Final = 0.002
+"""Seconds after the end of a lease at which the server is asked who leads now."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderInfo:
+    """One term of a leadership, as the server has it. A field that is not known is None.
+
+    Attributes:
+        name: Name of the leadership.
+        fencing_token: That of the term: larger than that of every earlier one.
+        value: The value that the leader has published, by `value=` or `proclaim`.
+        host: Name of the leader's machine.
+        pid: Its process id there.
+        task: Name of its task.
+        metadata: The metadata that the user has attached: the session's and the leadership's.
+        elected_at: The server's time when the term began, as seconds since 1970.
+        remaining: Seconds that the leader's lease had left when the server was asked; 0.0 for a term that had
+            ended by then. The lease is renewed for as long as the leader lives.
+    """
+
+    name: str
+    fencing_token: int
+    value: Any = None
+    host: str | None = None
+    pid: int | None = None
+    task: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    elected_at: float | None = None
+    remaining: float = 0.0
+
+
+def leader_of(name: str, look: Look) -> LeaderInfo | None:
+    """The leader that was found."""
+    return None if look.leading is None else _info(name, look, look.leading, look.left_ms / 1000)
+
+
+def _info(name: str, look: Look, term: TermFound, remaining: float = 0.0) -> LeaderInfo:
+    described = described_in(term.described) or {}
+    return LeaderInfo(
+        name=name,
+        fencing_token=term.fencing_token,
+        # The fencing token is the server's time, unless that clock has been set back since.
+        elected_at=term.fencing_token / 1e6 if term.fencing_token <= look.now_us else None,
+        remaining=remaining,
+        **who_in(described),
+    )
+
+
+@final
+class Observer:
+    """An observer that is told of each change.
+
+    A push only says that something has changed. The observer then asks who leads, and for the terms since the
+    last one that it knows: so none is missed, however many changes one push stands for.
+
+    Invariants:
+    - the request that makes the server tell of the next change goes before the one that looks;
+    - each term that the server still remembers is told of once, in the order of fencing tokens, and the last
+      one again when something beside it has changed.
+    """
+
+    __slots__ = ("_commands", "_ear", "_engine", "_name", "_newest", "_told")
+
+    def __init__(self, engine: Context, name: str) -> None:
+        self._engine = engine
+        self._commands = Observing(engine.settings.prefix, name)
+        self._name = name
+        self._ear = KeyListener(engine.bells, self._commands.news)
+        self._newest: int | None = None  # the newest term that was told of, or was over when it began
+        self._told: TermFound | None = None
+
+    async def changes(self) -> AsyncGenerator[LeaderInfo | None]:
+        """The leader as of now, and then each change."""
+        first = True
+        with self._ear:
+            while True:
+                look = await self._look()
+                if look is not None:
+                    for change in self._changes_in(look, first=first):
+                        yield change
+                    first = False
+                await self._next(look)
+
+    async def _look(self) -> Look | None:
+        """The state on the server, or None where the server is away."""
+        engine = self._engine
+        engine.check_usable()
+        self._ear.forget()
+        until = engine.now() + engine.settings.command_timeout
+        engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
+        try:
+            return await engine.ask(self._commands.look(self._newest), patient=True)
+        except BackendError as error:
+            if not error.transient:
+                raise
+            log.log(engine.log_level(error), "leadership %r cannot be observed now: %s", self._name, error)
+            return None
+
+    def _changes_in(self, look: Look, *, first: bool) -> list[LeaderInfo | None]:
+        was, leading = self._told, look.leading
+        if self._newest is not None and self._newest > look.newest and leading is not None:
+            self._newest = 0  # the server has lost its data, and its clock is earlier than its last grants
+        begun = [term for term in look.since if leading is None or term.fencing_token < leading.fencing_token]
+        changes: list[LeaderInfo | None] = [_info(self._name, look, term) for term in begun]
+        if leading != was or changes or first:
+            changes.append(leader_of(self._name, look))
+        self._told = leading
+        newest = look.newest if leading is None else max(look.newest, leading.fencing_token)
+        self._newest = max(self._newest or 0, newest)
+        return changes
+
+    async def _next(self, look: Look | None) -> None:
+        """Returns when there may be something new."""
+        longest = self._engine.longest_sleep or BELL_TTL
+        if look is not None and look.leading is not None:
+            longest = min(longest, look.left_ms / 1000 + _SOON)
+        await self._ear.sleep(longest)
+
 
 R = TypeVar("R")
 

@@ -14,16 +14,7 @@ from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Metadata, OnLost, Options, Seconds, flag, reject_unknown, whole_number
-from ..transport.answers import (
-    Answer,
-    Refused,
-    answer,
-    fencing_token,
-    kept,
-    released,
-    stolen,
-    truth,
-)
+from ..transport.answers import Answer, Refused, answer, fencing_token, kept, released, stolen, truth
 from ..transport.commands.base import SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
 from ..transport.commands.checks import ID, TOKEN, after, not_ours, of_others, without_ttl, wrong_types
 from ..transport.commands.family import Family, Kind, Step
@@ -265,6 +256,29 @@ class PermitSteps(FamilySteps):
             "all its users the same value, or change it with resize(); another one counts once nobody holds "
             "or waits"
         )
+
+
+# -- The steps that jobs and schedules share: a run is a permit, under the first six of their keys.
+
+RUN_ADOPT: Final = Step(ADOPT, ADOPTS, fencing_token, keys=6)
+RUN_ANNOTATE: Final = Step(ANNOTATE, ANNOTATES, truth, keys=6)
+RUN_OWNED: Final = Step(OWNED, "token", truth, keys=6)
+
+
+def _none(raw: Any) -> bool:
+    return int(raw) < 1
+
+
+RUN_LOCKED: Final = Step(AVAILABLE, "none fair", _none, keys=6)
+
+
+class RunSteps(FamilySteps):
+    """The steps of one that runs."""
+
+    __slots__ = ()
+
+    def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
+        return told_permits(token, left_ms, lease)
 
 
 # -- the classes

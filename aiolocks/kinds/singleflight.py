@@ -2,23 +2,851 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
+import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Never, ParamSpec, TypeVar, final
+import json
+import logging
+import math
+import random
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final, Never, ParamSpec, TypeVar, final
 
+from ..errors import (
+    BackendError,
+    ConfigurationError,
+    FingerprintError,
+    LockError,
+    LockLostError,
+    LockTimeoutError,
+    RemoteCallError,
+    ResultNotKeptError,
+    SessionClosedError,
+)
 from ..lock.acquirable import AS_CONFIGURED
+from ..lock.clock import milliseconds
+from ..lock.context import Context
+from ..lock.lease import Lease
 from ..lock.naming import names_of_calls
-from ..lock.options import Options, Seconds, lock_name, optional_seconds, reject_unknown
+from ..lock.notes import note
+from ..lock.options import (
+    LARGEST_VALUE,
+    Options,
+    Seconds,
+    lock_name,
+    number,
+    optional_seconds,
+    reject_unknown,
+    seconds,
+)
 from ..lock.sources import engine_of, source_of
-from .flightarguments import MEANT, check_function, digest_of
-from .flights import share
-from .keeping import Keeping
+from ..lock.term import NEVER
+from .flights import GrantTime, Leaving, Left, ended_at, runs
+from .httperrors import answer_of, error_of, told_by
 from .serializers import JSON, Serializer
 from .turn import Turn, TurnGroup
 
-P = ParamSpec("P")
+log = logging.getLogger("aiolocks.session")
 T = TypeVar("T")
+
+# -- The arguments of the calls of a single flight, checked.
+
+_DIGEST_BYTES: Final = 16
+
+# The names that other libraries use for an option, or that are easily taken for it.
+MEANT: Final = {
+    "blocking_timeout": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
+    "cache": "keep= (how long a value is kept)",
+    "cache_ttl": "keep= (how long a value is kept)",
+    "beta": "early= (how far ahead of its end a value is made again)",
+    "ex": "keep= (how long a value is kept)",
+    "expire": "keep= (how long a value is kept)",
+    "key": "do(key, fn): one SingleFlight serves any number of keys",
+    "lease": "ttl= (how long a runner that died holds up the others)",
+    "max_age": "keep= (how long a value is kept)",
+    "max_stale": "stale= (how long a value is given while it is made again)",
+    "name": "do(key, fn): one SingleFlight serves any number of keys",
+    "prefix": "Session(client, prefix=...)",
+    "stale_while_revalidate": "stale= (how long a value is given while it is made again)",
+    "timeout": "ttl= (how long a runner that died holds up the others), or asyncio.timeout() around do()",
+    "wait": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
+}
+
+
+def check_function(fn: object) -> None:
+    if not callable(fn):
+        made = inspect.isawaitable(fn)
+        hint = ": give fn itself, not what calling it gives; lambda: fn(…) for arguments" if made else ""
+        raise TypeError(f"fn must be a coroutine function, not {type(fn).__name__}{hint}")
+
+
+def digest_of(fingerprint: object) -> str:
+    """The digest that is stored of a fingerprint: not the request itself."""
+    if fingerprint is None:
+        return ""
+    if isinstance(fingerprint, str):
+        fingerprint = fingerprint.encode(errors="surrogatepass")
+    if not isinstance(fingerprint, bytes):
+        raise TypeError(f"fingerprint must be str, bytes or None, not {type(fingerprint).__name__}")
+    return hashlib.blake2b(fingerprint, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+# -- The times of a kept value: for how long it is kept, and when it is replaced.
+
+_MOST_EARLY: Final = 1000.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """How long a value is kept, and when it is replaced; see `SingleFlight`. Immutable.
+
+    Invariant: without `keep` all of them are 0.
+
+    Attributes:
+        keep: Seconds for which a value is fresh.
+        stale: Seconds after that for which it is given while it is being replaced.
+        early: A factor of the run's duration: how far ahead of its end a value is replaced, at random.
+        jitter: The share of `keep` that is random.
+    """
+
+    keep: float = 0.0
+    stale: float = 0.0
+    early: float = 0.0
+    jitter: float = 0.0
+
+    def but(self, *, keep: Any, stale: Any, early: Any, jitter: Any) -> Keeping:
+        """The same with other times, where they are given.
+
+        Raises:
+            TypeError, ValueError: One is not as it should be.
+        """
+        changes: dict[str, float] = {}
+        if keep is not AS_CONFIGURED:
+            changes["keep"] = seconds("keep", keep)
+        if stale is not AS_CONFIGURED:
+            changes["stale"] = seconds("stale", stale)
+        if early is not AS_CONFIGURED:
+            changes["early"] = number("early", early, most=_MOST_EARLY)
+        if jitter is not AS_CONFIGURED:
+            changes["jitter"] = number("jitter", jitter, most=1.0)
+        if not changes:
+            return self
+        if changes.get("keep", self.keep):
+            return replace(self, **changes)
+        for name in ("stale", "early", "jitter"):
+            if changes.get(name):
+                raise ValueError(f"{name}={changes[name]:g} is of no use without keep=: no value is kept")
+        return Keeping()
+
+    @property
+    def kept(self) -> bool:
+        """Whether a value is kept at all."""
+        return self.keep > 0
+
+    def fresh_ms(self) -> int:
+        """The milliseconds for which one value is fresh: drawn again for each value."""
+        return milliseconds(self.keep - self.keep * self.jitter * random.random())  # noqa: S311 - not a secret
+
+    @property
+    def stale_ms(self) -> int:
+        return milliseconds(self.stale)
+
+    def ahead(self) -> float:
+        """How early a value counts as due, as a multiple of its cost: drawn again for each question.
+
+        An exponential law, as of XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache
+        Stampede Prevention", Proceedings of the VLDB Endowment 8 (8), 2015.
+        """
+        return -self.early * math.log(1.0 - random.random()) if self.early else 0.0  # noqa: S311 - as above
+
+    def __str__(self) -> str:
+        others = ((name, getattr(self, name)) for name in ("stale", "early", "jitter"))
+        return " ".join((f"keep={self.keep:g}", *(f"{name}={value:g}" for name, value in others if value)))
+
+
+# -- How a call ended, for those who wait for it here and, as bytes, elsewhere.
+
+VALUE: Final = "v"
+ERROR: Final = "e"
+NOT_KEPT: Final = "n"
+_LONGEST_MESSAGE: Final = 8192
+"""Characters: a message may quote whatever was being worked on."""
+
+_AND_ANSWER: Final = "\0"
+"""Between a message and the answer that an error of a framework is: older versions show it as it is."""
+
+
+@final
+class Outcome:
+    """A value or an error, once: the same object for all who wait in one session.
+
+    Attributes:
+        tag: `VALUE`, `ERROR`, or `NOT_KEPT` for a value that others cannot have.
+        payload: The result that others are told.
+        value: The value of the function, if it ran here.
+        error: The exception that `get` raises, if it does.
+        due: Fencing token of the run that has left it, if the value must be replaced; else None.
+    """
+
+    __slots__ = ("_traceback", "due", "error", "payload", "tag", "value")
+
+    def __init__(
+        self,
+        tag: str,
+        payload: bytes,
+        *,
+        value: Any = None,
+        error: BaseException | None,
+        due: int | None = None,
+    ) -> None:
+        self.tag = tag
+        self.payload = payload
+        self.value = value
+        self.error = error
+        self.due = due
+        # Each time that an error is raised adds to its traceback: everybody begins with where it came from.
+        self._traceback: TracebackType | None = None if error is None else error.__traceback__
+
+    @property
+    def done(self) -> bool:
+        """Whether the work was done, so that later callers must not do it again."""
+        return self.tag != ERROR
+
+    @classmethod
+    def of_value(cls, value: Any, serializer: Serializer) -> Outcome:
+        """Raises what the serializer raises."""
+        payload: object = serializer.dumps(value)
+        if not isinstance(payload, bytes):
+            raise TypeError(f"dumps of the serializer must give bytes, not {type(payload).__name__}")
+        return cls(VALUE, payload, value=value, error=None)
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> Outcome:
+        return cls(ERROR, _told(error), error=error)
+
+    @classmethod
+    def not_kept(cls, key: str, value: Any, because: Exception, *, raises: bool, hint: str = "") -> Outcome:
+        """A value that others cannot have; whether those here get an error with it, or only the value."""
+        payload = _told(because)
+        error = None
+        if raises:
+            reason = f"{_reason(payload)}{hint}"
+            error = ResultNotKeptError(key, reason, here=True, value=value)
+            error.__cause__ = because
+        return cls(NOT_KEPT, payload, value=value, error=error)
+
+    @classmethod
+    def of_another(cls, key: str, left: Left, serializer: Serializer) -> Outcome:
+        """The outcome that a run elsewhere has left. Raises what the serializer raises."""
+        due = left.run if left.due else None
+        if left.tag == VALUE:
+            value = serializer.loads(left.payload)
+            return cls(VALUE, left.payload, value=value, error=None, due=due)
+        error: Exception
+        if left.tag == NOT_KEPT:
+            error = ResultNotKeptError(key, _reason(left.payload))
+        else:
+            error = _raised_elsewhere(left.payload)
+        return cls(left.tag, left.payload, error=error, due=due)
+
+    def confirmed(self, left: Left) -> Outcome:
+        """The same, as a run of ours has left it: its value may have been kept although nobody told us."""
+        if left.tag == self.tag:
+            return self
+        return Outcome(left.tag, left.payload, value=self.value, error=None)
+
+    def get(self) -> Any:
+        """Gives the value, or raises the error."""
+        if self.error is not None:
+            raise self.error.with_traceback(self._traceback)
+        return self.value
+
+
+def comes_of_cancellation(error: BaseException) -> bool:
+    """Whether it was raised on account of a cancellation, or while one was on its way."""
+    cause: BaseException | None = error
+    seen: set[int] = set()  # `raise error from error` makes one its own cause
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, asyncio.CancelledError):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _reason(payload: bytes) -> str:
+    type_name, message = json.loads(payload)
+    return f"{type_name}: {message}"
+
+
+def _told(error: BaseException) -> bytes:
+    """Name of the type and message, and nothing that would have to be unpickled."""
+    message = "its message could not be had"
+    with contextlib.suppress(Exception):
+        message = str(error)
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[:_LONGEST_MESSAGE] + "…"
+    with contextlib.suppress(Exception):
+        if answer := answer_of(error):
+            message += _AND_ANSWER + answer
+    cls = type(error)
+    return json.dumps([f"{cls.__module__}.{cls.__qualname__}", message]).encode("ascii")
+
+
+def _raised_elsewhere(payload: bytes) -> Exception:
+    type_name, message = json.loads(payload)
+    before, _, answer = message.rpartition(_AND_ANSWER)
+    told = told_by(answer)
+    if told is None:
+        return RemoteCallError(type_name, message)
+    remote = RemoteCallError(type_name, before)
+    error = error_of(told)
+    if error is None:
+        return remote
+    error.__cause__ = remote
+    return error
+
+
+# -- How a value is made under a lease, and published for those who wait elsewhere.
+
+_MOST_LOSSES: Final = 3
+"""The most times that a call is begun, as a call that loses its lease each time would never end."""
+
+PAUSE: Final = 1.0
+"""Seconds before another try to replace a value, after a try has failed."""
+
+_DONE_AGAIN: Final = "; a new call may do it again"
+
+
+@final
+class Making:
+    """One value of a key: the result of another run, or of our function.
+
+    Invariants:
+    - a value that was made is never made again: a lease that was lost then is acquired again, to publish it;
+    - the function runs only under a lease.
+
+    Args:
+        anew: Fencing token of the run whose value this call replaces, while callers get that value; None if
+            callers wait for the value of this call.
+        spares: The value is that of a cache: where it cannot be kept, it is made again.
+
+    Attributes:
+        busy: Done once a run goes on, here or elsewhere.
+        begun: Whether our function runs, or has run.
+        abandoned: Nobody waits for the value any more, and the task is being cancelled.
+        ended_at: Loop time up to which a caller must have come to get the result.
+    """
+
+    __slots__ = (
+        "_anew",
+        "_asked",
+        "_binding",
+        "_commands",
+        "_cost_ms",
+        "_engine",
+        "_fn",
+        "_grant_time",
+        "_keeping",
+        "_lasts",
+        "_made",
+        "_made_at",
+        "_name",
+        "_runs",
+        "_runs_of",
+        "_serializer",
+        "_spares",
+        "abandoned",
+        "begun",
+        "busy",
+        "ended_at",
+    )
+
+    def __init__(
+        self,
+        engine: Context,
+        name: str,
+        fn: Callable[[], Awaitable[Any]],
+        *,
+        options: Options,
+        keeping: Keeping,
+        serializer: Serializer,
+        fingerprint: str,
+        anew: int | None,
+        spares: bool,
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._fn = fn
+        self._keeping = keeping
+        self._serializer = serializer
+        self._anew = anew
+        self._spares = spares
+        self._runs_of = functools.partial(
+            runs,
+            engine,
+            "singleflight",
+            "SingleFlight",
+            name,
+            options=options,
+            fingerprint=fingerprint,
+            anew=anew,
+        )
+        self._commands, self._binding = self._runs_of(ahead=keeping.ahead())
+        # The commands have this future, and not this object: a cycle would be left to the garbage collector.
+        self.busy: asyncio.Future[Any] = engine.loop.create_future()
+        self._commands.busy = self.busy
+        self._asked = engine.now()
+        self._grant_time: GrantTime | None = None  # of the last run of ours
+        self._made: Outcome | None = None  # the end of our own call
+        self._made_at = engine.mark()
+        self._lasts = 0.0  # seconds for which it may be given from then on to callers that come later
+        self._cost_ms = 0
+        self._runs: set[int] = set()  # our own
+        self.begun = False
+        self.abandoned = False
+        self.ended_at = NEVER
+
+    def runs(self, fn: Callable[[], Awaitable[Any]]) -> bool:
+        """Whether it is this function that runs."""
+        return self.begun and self._fn is fn
+
+    def endless(self) -> str:
+        """That the run elsewhere has lost its ttl, and what frees it; empty where it has not."""
+        if not self._commands.no_end:
+            return ""
+        from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
+
+        return without_ttl(self._name, self._engine.settings.prefix)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the work was done, and the server must know of it for as long as `keep`."""
+        return self._keeping.kept and self._made is not None and self._made.done
+
+    async def make(self) -> Outcome | None:
+        """Runs the call, unless another run has left its result; None if another call replaces the value.
+
+        Raises:
+            LockError: There is no value, neither ours nor another one.
+        """
+        trouble: LockError | None = None
+        missed = False
+        for _ in range(_MOST_LOSSES):
+            try:
+                self._engine.check_usable()
+                lease = await self._acquire()
+            except Left as left:
+                # Our own, if it was not confirmed: then we have the very object.
+                if self._made is not None and left.run in self._runs:
+                    return self._own(self._made.confirmed(left))
+                if self._spares and left.tag == NOT_KEPT and not missed and self._made is None:
+                    missed = True  # that run could not keep its value: this caller makes one
+                    self._ask_anew()
+                    continue
+                self.ended_at = ended_at(self._engine, left, asked=self._asked)
+                return Outcome.of_another(self._name, left, self._serializer)
+            except LockError as error:
+                return self._own(self._unpublished(error))
+            if lease is None:
+                return None
+            self._runs.add(lease.fencing_token)
+            self._grant_time = GrantTime(self._engine, self._commands.granted_at_us, lease)
+            ended = await self._run(lease)
+            if isinstance(ended, Outcome):
+                return self._own(ended)
+            trouble = ended
+        assert trouble is not None
+        return self._own(self._unpublished(trouble))
+
+    def _ask_anew(self) -> None:
+        """As a caller that was not told of any run yet."""
+        self._commands, self._binding = self._runs_of(ahead=self._keeping.ahead())
+        self._commands.busy = self.busy
+        self._asked = self._engine.now()
+
+    def _own(self, outcome: Outcome) -> Outcome:
+        """The outcome of our own call, whose publication may have taken longer than it may be given."""
+        age = self._engine.elapsed(self._made_at)
+        if age > self._lasts:
+            self.ended_at = self._engine.now() - age
+        return outcome
+
+    async def _acquire(self) -> Lease | None:
+        """The lease of a run; for a value that is there already, nobody queues."""
+        if self._anew is not None:
+            return await self._binding.try_acquire()
+        return await self._binding.acquire(None)
+
+    async def _run(self, lease: Lease) -> Outcome | LockError:
+        """The end of the run, or the error for which another run has to publish it."""
+        deadline = 0.0
+        try:
+            async with lease:
+                if self._made is None:
+                    self._made = await self._call(lease)
+                deadline = self._engine.now() + lease.remaining()
+                self._publish(lease, self._made)
+        except LockLostError as error:
+            return error
+        except (BackendError, SessionClosedError) as error:
+            return await self._unconfirmed(lease, error, deadline)
+        return self._made
+
+    async def _unconfirmed(self, lease: Lease, error: LockError, deadline: float) -> Outcome | LockError:
+        """The server has refused the end of the call, or has said nothing until its `deadline`."""
+        made = self._made
+        assert made is not None
+        refused = self._engine.now() < deadline
+        # Perhaps the server hung up on account of its length: in fewer words, the work was done.
+        if made.done and (refused or (self.keeps and len(made.payload) > LARGEST_VALUE)):
+            self._made = made = self._not_kept(made.value, error)
+            if refused and await self._told(lease, made):
+                return made
+            refused = self._engine.now() < deadline  # if the lease has ended meanwhile, a new one may tell it
+        return self._unpublished(error) if refused or self._spares or not self.keeps else error
+
+    async def _told(self, lease: Lease, outcome: Outcome) -> bool:
+        """Whether the run, which was not ended, has ended with that."""
+        self._publish(lease, outcome)
+        command = self._commands.release(lease.token, milliseconds(lease.ttl))
+        try:
+            released = await self._engine.ask(command, told=self._engine.wake_own)
+        except LockError:
+            return False
+        return released.freed
+
+    async def _call(self, lease: Lease) -> Outcome:
+        """The outcome of the function; a cancellation of its task passes."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.begun = True
+        self._commands.tell_busy()
+        began = self._engine.now()
+        before = task.cancelling()
+        try:
+            awaitable: object = self._fn()
+            if not inspect.isawaitable(awaitable):
+                raise TypeError(
+                    f"fn must be a coroutine function (async def): {self._fn!r} gave "
+                    f"{type(awaitable).__name__}; wrap a plain function as asyncio.to_thread does"
+                )
+            value = await awaitable
+        except asyncio.CancelledError as error:
+            if task.cancelling() > before:
+                raise
+            # It came out of the function by itself. Nobody who waits was cancelled, or may believe it.
+            ended = RuntimeError(f"the call of SingleFlight key {self._name!r} was cancelled from within")
+            ended.__cause__ = error
+            return Outcome.of_error(ended)
+        except Exception as error:
+            # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.
+            if task.cancelling() > before and (
+                self.abandoned or lease.remaining() <= 0.0 or comes_of_cancellation(error)
+            ):
+                # Its text about the cancellation is not for those who wait elsewhere.
+                raise asyncio.CancelledError from error
+            return Outcome.of_error(error)
+        finally:
+            self._made_at = self._engine.mark()
+        self._cost_ms = milliseconds(self._engine.now() - began)
+        try:
+            outcome = Outcome.of_value(value, self._serializer)
+            self._engine.settings.check_value(outcome.payload)
+        except ConfigurationError as error:
+            return self._not_kept(value, error)
+        except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+            note(
+                error,
+                "aiolocks: the serializer of the SingleFlight says this of the value of the function "
+                f"({type(value).__name__}), which others are to have too",
+            )
+            return self._not_kept(value, error)
+        return outcome
+
+    def _not_kept(self, value: Any, because: Exception) -> Outcome:
+        """The work was done, and for this reason others cannot have its value.
+
+        Callers here get the value. If the value had to be kept, they get it with an error: a caller that
+        relies on that has to know.
+        """
+        if self._anew is None:
+            level = self._engine.log_level(because)
+            log.log(
+                level, "singleflight %r: others cannot have the value of the call: %s", self._name, because
+            )
+        # Nobody waits for a value that replaces another one: the log says that there is none.
+        raises = self._keeping.kept and (not self._spares or self._anew is not None)
+        return Outcome.not_kept(self._name, value, because, raises=raises)
+
+    def _publish(self, lease: Lease, outcome: Outcome) -> None:
+        """Publishes the result, with the release."""
+        granted = self._grant_time
+        assert granted is not None
+        fresh_ms = keep_ms = 0
+        if outcome.done and self._keeping.kept and (outcome.tag == VALUE or not self._spares):
+            # Shorter, so that no caller gets a value that is older than `keep` and `stale` allow.
+            fresh_ms = self._keeping.fresh_ms() - math.ceil(granted.unsure * 1000)
+            keep_ms = max(0, fresh_ms + self._keeping.stale_ms)
+            fresh_ms = max(0, fresh_ms)
+        self._lasts = keep_ms / 1000
+        pauses = self._anew is not None and outcome.tag != VALUE
+        self._commands.leave(
+            Leaving(
+                token=lease.token,
+                run=lease.fencing_token,
+                tag=outcome.tag,
+                payload=outcome.payload,
+                made_at_us=granted.latest_us(self._engine.elapsed(self._made_at)),
+                fresh_ms=fresh_ms,
+                keep_ms=keep_ms,
+                cost_ms=self._cost_ms,
+                pause_ms=milliseconds(PAUSE) if pauses else None,
+            )
+        )
+
+    def _unpublished(self, error: LockError) -> Outcome:
+        """The work was done: callers here get its value, whatever the others can be told."""
+        if self._made is None:
+            raise error
+        must = self.keeps and not self._spares
+        again = _DONE_AGAIN if must else ""
+        if self._anew is None:
+            log.log(
+                self._engine.log_level(error),
+                "singleflight %r: what the call gave could not be published%s: %s",
+                self._name,
+                again,
+                error,
+            )
+        if not must:
+            return self._made
+        return Outcome.not_kept(self._name, self._made.value, error, raises=True, hint=_DONE_AGAIN)
+
+
+# -- A call under way in one session: its task, and those here who wait for it.
+
+_within: ContextVar[weakref.ref[Flight] | None] = ContextVar("aiolocks_within_flight", default=None)
+"""The call that the running code is a part of, in whichever task. Weak: what it began may outlive it."""
+
+
+@final
+class Flight:
+    """One call, made here or waited for, and the callers of this session that want its result.
+
+    Invariants:
+    - it stands in `engine.in_progress` while others may join: until it has ended, or nobody waits any more;
+    - nobody waits who has not been told how it ended; when nobody waits, its task is being cancelled;
+    - no call waits for itself, also by way of others: it would keep itself alive when all callers have left;
+    - a value that must be kept is published also when no caller waits any more;
+    - nobody waits for a value that is being replaced: that call ends by itself, or with the session. If it
+      fails, no other call of this session begins for the time of the pause, whatever the server knows of it.
+
+    Args:
+        slot: Where it stands in `engine.in_progress`.
+        making: Makes the value.
+        fingerprint: Of the request, hexadecimal; empty for none.
+        anew: Fencing token of the run whose value it replaces, in a slot where nobody joins; else None.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_anew",
+        "_engine",
+        "_making",
+        "_name",
+        "_outcome",
+        "_slot",
+        "_task",
+        "_waiters",
+        "_waiting_flights",
+        "fingerprint",
+    )
+
+    def __init__(
+        self,
+        engine: Context,
+        slot: Hashable,
+        name: str,
+        making: Making,
+        *,
+        fingerprint: str,
+        anew: int | None = None,
+    ) -> None:
+        self._engine = engine
+        self._slot = slot
+        self._name = name
+        self._anew = anew
+        self.fingerprint = fingerprint
+        self._making = making
+        self._waiters: dict[asyncio.Future[bool], float] = {}  # by when they came
+        self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
+        self._outcome: Outcome | None = None
+        engine.in_progress[slot] = self
+        self._task = engine.loop.create_task(self._run(), name=f"aiolocks-singleflight-{name!r}")
+        self._task.add_done_callback(self._landed)  # also of a task that was cancelled before it began
+
+    async def join(self, fn: Callable[[], Awaitable[Any]], limit: float | None) -> Outcome | None:
+        """Waits for the end; None for a caller that came when it had ended already, elsewhere, unknown to us.
+
+        Args:
+            fn: The caller's function: its own run has no limit.
+            limit: Seconds to wait once a run of another caller goes on.
+
+        Raises:
+            LockTimeoutError: That run lasts longer.
+
+        Cancelled, it ends this wait alone, and the call if nobody else waits here.
+        """
+        within = _within.get()
+        caller = None if within is None else within()
+        if caller is not None and self._needs(caller):
+            raise RuntimeError(f"the call of SingleFlight key {self._name!r} waits for itself")
+        waiter: asyncio.Future[bool] = self._engine.waiter()
+        self._waiters[waiter] = self._engine.now()
+        if caller is not None:
+            self._waiting_flights[waiter] = caller
+        try:
+            if limit is not None:
+                await self._within_limit(waiter, fn, limit)
+            in_time = await waiter
+        finally:
+            del self._waiters[waiter]
+            self._waiting_flights.pop(waiter, None)
+            waiter.cancel()  # where the limit has ended the wait
+            if not waiter.cancelled():
+                waiter.exception()  # the session's end, of which a cancelled caller learns nothing
+            if not self._waiters and self._outcome is None and not self._making.keeps:
+                self._making.abandoned = True
+                self._leave()
+                self._task.cancel()
+        return self._outcome if in_time else None
+
+    async def _within_limit(
+        self, waiter: asyncio.Future[bool], fn: Callable[[], Awaitable[Any]], limit: float
+    ) -> None:
+        """Returns when the end is there, or when the caller's own function runs."""
+        making = self._making
+        await asyncio.wait((waiter, making.busy), return_when=asyncio.FIRST_COMPLETED)
+        if not waiter.done() and not making.runs(fn):
+            await asyncio.wait((waiter,), timeout=limit)
+        if not waiter.done() and not making.runs(fn):
+            raise LockTimeoutError(
+                "SingleFlight", self._name, blocking_timeout=limit, remaining=None, endless=making.endless()
+            )
+
+    def _needs(self, caller: Flight) -> bool:
+        """Whether this call is that one, or waits for it, also by way of others."""
+        needing, seen = [caller], {caller}
+        while needing:
+            flight = needing.pop()
+            # Or the call that replaces its value: while there is none, this call waits for that one.
+            if flight._name == self._name and flight._engine is self._engine:  # noqa: SLF001 - its own class
+                return True
+            more = set(flight._waiting_flights.values()) - seen  # noqa: SLF001 - as above
+            seen |= more
+            needing.extend(more)
+        return False
+
+    def _leave(self) -> None:
+        """Closes the call: no caller may join any more."""
+        if self._engine.in_progress.get(self._slot) is self:
+            del self._engine.in_progress[self._slot]
+
+    def _landed(self, task: asyncio.Task[Outcome | None]) -> None:
+        error: BaseException | None = None
+        if task.cancelled():
+            ended = RuntimeError(f"the task of SingleFlight key {self._name!r} was cancelled")
+            self._outcome = Outcome.of_error(ended)
+        elif (error := task.exception()) is not None:
+            self._outcome = Outcome.of_error(error)
+        else:
+            self._outcome = task.result()
+            error = None if self._outcome is None else self._outcome.error
+        if self._anew is None or error is None or isinstance(error, SessionClosedError):
+            self._leave()
+        else:
+            # A server that refuses the new value need not know of the pause.
+            self._engine.loop.call_later(PAUSE, self._leave)
+            self._tell_failure(error)
+        for waiter, came_at in self._waiters.items():
+            if not waiter.done():
+                waiter.set_result(came_at <= self._making.ended_at)
+
+    async def _run(self) -> Outcome | None:
+        _within.set(weakref.ref(self))
+        return await self._making.make()
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """In the log, where nobody waits for the value."""
+        log.log(
+            self._engine.log_level(error),
+            "singleflight %r: the value could not be made again, and the old one stays until its end: %s",
+            self._name,
+            error,
+            exc_info=None if isinstance(error, LockError) else error,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Flight {self._name!r} waiters={len(self._waiters)}>"
+
+
+async def share(
+    engine: Context,
+    name: str,
+    fn: Callable[[], Awaitable[T]],
+    limit: float | None,
+    *,
+    options: Options,
+    keeping: Keeping,
+    serializer: Serializer,
+    fingerprint: str,
+    spares: bool,
+) -> T:
+    """The value of a key, for one caller; a value that is due is replaced in the background.
+
+    `limit` is the seconds to wait for the run of another caller; None without end. `spares` is that of
+    `Making`.
+    """
+
+    def begin(slot: Hashable, *, anew: int | None = None) -> Flight:
+        making = Making(
+            engine,
+            name,
+            fn,
+            options=options,
+            keeping=keeping,
+            serializer=serializer,
+            fingerprint=fingerprint,
+            anew=anew,
+            spares=spares,
+        )
+        return Flight(engine, slot, name, making, fingerprint=fingerprint, anew=anew)
+
+    slot, behind = ("singleflight", name), ("singleflight", name, "anew")
+    while True:
+        flight: Flight | None = engine.in_progress.get(slot)
+        if flight is None:
+            flight = begin(slot)
+        elif flight.fingerprint != fingerprint:
+            raise FingerprintError(name)
+        outcome = await flight.join(fn, limit)
+        if outcome is not None:
+            if outcome.due is not None and behind not in engine.in_progress and not engine.closing:
+                begin(behind, anew=outcome.due)
+            value: T = outcome.get()
+            return value
+        engine.check_usable()
+
+
+P = ParamSpec("P")
 
 
 @final

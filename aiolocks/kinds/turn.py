@@ -13,8 +13,7 @@ from ..lock.entered import TURNS_TO_CLOSE, held
 from ..lock.lease import Lease
 from ..lock.options import Options
 from ..lock.term import NEVER
-from .flightsteps import Leaving, Left
-from .runs import GrantTime, ended_at, runs
+from .flights import GrantTime, Leaving, Left, ended_at, runs
 
 _TAG: Final = "t"
 

@@ -2,18 +2,599 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import functools
-from collections.abc import Coroutine
-from typing import Any, Literal, Never, final, overload
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Never, Self, TypeVar, final, get_args, overload
 
-from ..errors import DuplicateJobError
+from ..errors import ConfigurationError, DuplicateJobError, SessionClosedError
 from ..lock.acquirable import Pending, gives_pending
-from ..lock.lease import Lease
-from ..lock.options import Metadata, Options, Seconds, optional_seconds, reject_unknown
+from ..lock.binding import Binding
+from ..lock.claim import QueuePolicy, Resource
+from ..lock.clock import milliseconds
+from ..lock.context import Context
+from ..lock.lease import Lease, Possession
+from ..lock.options import (
+    SHORTEST_TTL,
+    Metadata,
+    Options,
+    Seconds,
+    lock_name,
+    optional_seconds,
+    reject_unknown,
+    seconds,
+    user_metadata,
+    whole_number,
+)
 from ..lock.sources import engine_of, source_of
-from .jobruns import MEANT, JobLease, JobSettings, LeaseT, LeaseType, run, unless_duplicate, whole_places
-from .jobsteps import TicketRun, endless
-from .tickets import Mode, OnConflict, Ticket, take_key, ticket_for
+from ..transport import Granted
+from ..transport.answers import NO_TTL, Answer, Refused, Released, answer, released, truth
+from ..transport.commands.base import SEAT_LENGTH
+from ..transport.commands.checks import of_others, wrong_types
+from ..transport.commands.family import Family, Kind, Step
+from ..transport.commands.listening import Listener
+from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
+from ..transport.commands.standing import leave_letters, letters
+from ..transport.keys import key
+from ..transport.request import Argument, Command, Script
+from .permits import (
+    FORCE_PERMITS,
+    NEEDS,
+    RUN_ADOPT,
+    RUN_ANNOTATE,
+    RUN_LOCKED,
+    RUN_OWNED,
+    SHARED,
+    RunSteps,
+    read_permits,
+)
+
+# -- The steps of jobs that run once: running slots for which so many may wait, and tickets that own a key.
+
+_ACQUIRE: Final = Script("job_acquire", *SHARED, "tickets", "runs", "room")
+_RENEW: Final = Script("job_renew", *SHARED, "tickets", "runs", mid_move="mid_move_runs")
+_RELEASE: Final = Script("job_release", *SHARED, "tickets", "runs", "room")
+_ENQUEUE: Final = Script("job_enqueue", "forms", "fence", "tickets")
+_WITHDRAW: Final = Script("job_withdraw", "forms", "fence", "tickets")
+
+_KIND: Final = "uniquejob"
+_NO_LIMIT: Final = 2**31
+_REASONS: Final = {
+    b"f": "it is running, and all waiting places are taken",
+    b"d": "its ticket was done",
+    b"s": "another ticket has taken the place of this one",
+    b"o": "another ticket owns the key",
+}
+
+_TICKET: Final = re.compile(rb"[\w-]{22}\.\d+")
+
+
+def read_job(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """The runs of a job, beside others or not, and the ticket that owns its key, queued or running."""
+    snapshot, owner, about = _read_runs(now_us, found), found["owner"], found["about"]
+    wrong = wrong_types({"owner": "string", "about": "hash"}, found)
+    if owner.type == "string" and _TICKET.fullmatch(owner.value) is None:
+        wrong = (*wrong, of_others("owner"))
+    if about.type == "hash" and not all(map(_TICKET.fullmatch, about.value)):
+        wrong = (*wrong, of_others("about"))
+    if wrong or owner:
+        endless = not wrong and owner.ttl_ms == NO_TTL
+        snapshot = snapshot._replace(stands=True, problems=(*snapshot.problems, *wrong), endless=endless)
+    if owner.type != "string":
+        return snapshot
+    ticket: bytes = owner.value
+    holder = Holder(
+        (ticket.decode(errors="replace"),),
+        None,
+        None if owner.ttl_ms == NO_TTL else owner.ttl_ms,
+        about.value.get(ticket, b"") if about.type == "hash" else b"",
+        mode="ticket",
+    )
+    return snapshot._replace(holders=(*snapshot.holders, holder), ticket=ticket)
+
+
+def _read_runs(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """Those that count for the limit, and those beside them, which are kept in the same way."""
+    snapshot = read_permits(now_us, found, (b"current",))
+    others = {"": found["beside"], "leases": found["beside.leases"], "value": NO_CONTENT}
+    beside = read_permits(now_us, others)
+    return snapshot._replace(
+        holders=(*snapshot.holders, *beside.holders),
+        stands=snapshot.stands or beside.stands,
+        problems=tuple(dict.fromkeys((*snapshot.problems, *beside.problems))),
+    )
+
+
+JOBS: Final = Family(
+    values="none fair ticket limit",
+    renew=Step(_RENEW, "token ttl retention ticket limit", truth),
+    adopt=RUN_ADOPT,
+    annotate=RUN_ANNOTATE,
+    owned=RUN_OWNED,
+    locked=RUN_LOCKED,
+    roles="leases value owner about beside beside.leases",
+    read=read_job,
+    passive="fence value beside.value over before about seen run.",
+    seat=SEAT_LENGTH,
+    force=FORCE_PERMITS,
+    forced="leases queue value fence owner beside beside.leases beside.value about",
+)
+KINDS: Final = (Kind(JOBS, _KIND, "UniqueJob", needs=(*NEEDS, "zremrangebyscore")),)
+
+
+@final
+class TicketRun:
+    """The change to the key of a ticket that is run.
+
+    Attributes:
+        ticket: The ticket, as the server knows it: `id.ttl, ms`.
+        beside: It may run beside all others of its key, and does not count for the limit.
+        gives_up: The key is given up when it begins; else it is kept while it runs.
+        frees: The key is freed when it was done, and kept for the retry when not. If it neither does this nor
+            gives it up, the key has its own time again when the run has ended.
+        done: It was done, as far as is known here.
+    """
+
+    __slots__ = ("beside", "done", "frees", "gives_up", "ticket")
+
+    def __init__(self, ticket: str, *, beside: bool, gives_up: bool, frees: bool) -> None:
+        self.ticket = ticket
+        self.beside = beside
+        self.gives_up = gives_up
+        self.frees = frees
+        self.done = False
+
+    @property
+    def role(self) -> str:
+        """The role of the key that says which token runs it."""
+        return f"run.{self.ticket.partition('.')[0]}"
+
+    @property
+    def outcome(self) -> str:
+        """The same as flags of a release."""
+        if self.frees:
+            return "df" if self.done else "k"
+        return ("d" if self.done else "") + ("" if self.gives_up else "e")
+
+    @property
+    def beginning(self) -> str:
+        """The change to the key as the run begins, as flags of an acquire."""
+        return "g" if self.gives_up else "k" if self.frees else "ke"
+
+
+@final
+class JobSteps(RunSteps):
+    """The steps by which a running slot of a job is had.
+
+    Those that may run beside others are in a set of their own, without a limit; there each ticket has a queue
+    of its own, in which later deliveries wait for its run to end.
+
+    Args:
+        limit: The most runs at once.
+        waiting: The most that may wait; None for any number.
+        ticket_run: The ticket that is to run; None where there is none.
+        session: The session that asks: an id of which no two sessions have the same.
+        caller: The waiter of that session, where the server must tell its waiters apart.
+    """
+
+    __slots__ = (
+        "_alone",
+        "_key",
+        "_limit",
+        "_prefix",
+        "_session",
+        "_values",
+        "_waiting",
+        "bell",
+        "ticket_run",
+    )
+
+    family = JOBS
+    _strict = True
+
+    def __init__(
+        self,
+        prefix: str,
+        job: str,
+        *,
+        limit: int,
+        waiting: int | None,
+        ticket_run: TicketRun | None,
+        retention_ms: int,
+        session: str,
+        caller: str = "",
+    ) -> None:
+        super().__init__(retention_ms)
+        self._key = job
+        self._prefix = prefix
+        self._waiting: int | str = "" if waiting is None else waiting
+        self.ticket_run = ticket_run
+        beside = ticket_run is not None and ticket_run.beside
+        self._limit = _NO_LIMIT if beside else limit
+        slots, prefixed = ("beside", "beside.") if beside else ("", "")
+        inside = f"{ticket_run.role}." if ticket_run is not None and beside else ""
+        self._session = f"bell.{session}"
+        who = f"{self._session}.{caller}" if caller else self._session
+        self._alone = "a" if caller else ""  # nobody shares its bell
+        self.bell = key(prefix, _KIND, job, f"{inside}{who}")
+        self._keys = (
+            key(prefix, _KIND, job, slots),
+            key(prefix, _KIND, job, f"{prefixed}leases"),
+            key(prefix, _KIND, job, f"{prefixed}value"),
+            key(prefix, _KIND, job, "fence"),
+            key(prefix, _KIND, job, f"{inside}queue"),
+            self.bell,
+            *_of_tickets(prefix, job),
+            key(prefix, _KIND, job, f"{inside}seen"),
+        )
+        if ticket_run is not None:
+            self._keys += (key(prefix, _KIND, job, ticket_run.role), key(prefix, _KIND, job, "about"))
+
+        # A request that asks whether a run could begin comes after those who wait.
+        self._values = ("", "t", self._ticket, self._limit)
+
+    @property
+    def _ticket(self) -> str:
+        return "" if self.ticket_run is None else self.ticket_run.ticket
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        ticket_run = self.ticket_run
+        begin = "" if ticket_run is None else ticket_run.beginning
+        args: tuple[Argument, ...] = (
+            token,
+            ttl_ms,
+            self._retention(ttl_ms),
+            metadata,
+            token[:SEAT_LENGTH],
+            letters(standing) + self._alone,
+            self._waiting,
+            self._ticket,
+            begin,
+            self._session,
+            self._limit,
+        )
+        return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, self._keys[4:5], token[:SEAT_LENGTH], deadlines=self._keys[:1])
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        flags = leave_letters(ring=ring, leave=leave) + self._alone
+        if self.ticket_run is not None:
+            flags += self.ticket_run.outcome
+        args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket)
+        return Command(_RELEASE, self._keys, args, released, lane=token)
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 3:
+            raise ConfigurationError(
+                f"UniqueJob {self._key!r} runs with limit {raw[1]} elsewhere, not with {self._limit}: give "
+                "all users of a key the same limit; a run may have another one once none runs any more"
+            )
+        if raw[0] == 2:
+            error = DuplicateJobError(
+                self._key, endless(self._key, self._prefix) if raw[1] == b"e" else _REASONS[raw[1]]
+            )
+            return Refused(None, raw[2:], error=error)
+        return answer(raw)
+
+
+def endless(job: str, prefix: str) -> str:
+    """Why a ticket is a duplicate: the key of the job has lost its ttl."""
+    from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
+
+    return f"another ticket owns the key. But {without_ttl(job, prefix)}"
+
+
+def enqueueing(
+    prefix: str, job: str, ticket: str, ttl_ms: int, metadata: str, *, replace: bool
+) -> Command[int | None]:
+    """Makes the ticket the owner of the key.
+
+    Answers None, or for how many ms more another one owns it: 0 where that has no end.
+    """
+    args = (ticket, ttl_ms, "r" if replace else "", metadata)
+    return Command(_ENQUEUE, _of_enqueueing(prefix, job), args, _conflict, lane=ticket)
+
+
+def withdrawing(prefix: str, job: str, ticket: str) -> Command[bool]:
+    """Takes back a ticket that nobody has got to know."""
+    return Command(_WITHDRAW, _of_enqueueing(prefix, job), (ticket,), truth, lane=ticket)
+
+
+def _of_tickets(prefix: str, job: str) -> tuple[bytes, bytes]:
+    return key(prefix, _KIND, job, "owner"), key(prefix, _KIND, job, "over")
+
+
+def _of_enqueueing(prefix: str, job: str) -> tuple[bytes, ...]:
+    return *_of_tickets(prefix, job), key(prefix, _KIND, job, "before"), key(prefix, _KIND, job, "about")
+
+
+def _conflict(raw: Any) -> int | None:
+    return None if raw < 0 else int(raw)
+
+
+# -- Tickets of a `UniqueJob`: what a producer hands to a worker, in a short str that says all of itself.
+#
+# `1d3600000.4yNKtd0XQ2u1v9Yh6w3qLg.Zk3vT0aP`: version and mode, ttl in ms, 128 random bits, and a check of
+# all this and of the job's key, so that a ticket which was cut off, or is for another job, is told from one
+# that nobody knows any more.
+
+
+Mode = Literal["until_executing", "until_executed", "until_expired", "until_and_while_executing"]
+"""Until when a job that was enqueued makes duplicates of others with its key."""
+
+OnConflict = Literal["raise", "skip", "replace"]
+
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+
+_LETTERS: Final[dict[str, Mode]] = {
+    "b": "until_executing",
+    "d": "until_executed",
+    "e": "until_expired",
+    "w": "until_and_while_executing",
+}
+_FORM: Final = re.compile(r"1([bdew])([1-9]\d{0,14})\.([\w-]{22})\.([\w-]{8})", re.ASCII)
+_GIVING_UP: Final = ("until_executing", "until_and_while_executing")
+_BESIDE: Final = ("until_executing", "until_expired")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One job that was enqueued.
+
+    Attributes:
+        key: Of the job.
+        ttl_ms: For how long it is unique if nobody runs it, and is remembered when it was done.
+    """
+
+    key: str
+    mode: Mode
+    ttl_ms: int
+    id: str
+
+    @classmethod
+    def new(cls, key: str, mode: Mode, ttl_ms: int) -> Self:
+        return cls(key, mode, ttl_ms, secrets.token_urlsafe(16))
+
+    @classmethod
+    def decode(cls, text: object, *, key: str) -> Self:
+        """Reads a ticket of the job with that key.
+
+        Raises:
+            TypeError: It is not a str.
+            ValueError: It is not a ticket, or of another key.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"a ticket is the str that enqueue() gave, not {type(text).__name__}")
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise ValueError(f"this is not a ticket that enqueue() gave: {text[:64]!r}")
+        ticket = cls(key, _LETTERS[found[1]], int(found[2]), found[3])
+        if ticket.encode() != text:
+            raise ValueError(f"the ticket {text!r} is not one of job {key!r}")
+        return ticket
+
+    @property
+    def server_id(self) -> str:
+        """The id of the ticket on the server."""
+        return f"{self.id}.{self.ttl_ms}"
+
+    def encode(self) -> str:
+        (letter,) = (letter for letter, mode in _LETTERS.items() if mode == self.mode)
+        said = f"1{letter}{self.ttl_ms}.{self.id}"
+        check = hashlib.blake2b(self.key.encode(), digest_size=6, salt=b"aiolocks", person=b"ticket")
+        check.update(b"\0" + said.encode())
+        return f"{said}.{base64.urlsafe_b64encode(check.digest()).decode()}"
+
+    def to_run(self) -> TicketRun:
+        """The change to its key when the ticket is run.
+
+        Where the key is free as soon as it begins, or stays owned whatever happens, runs of two tickets are
+        nobody's concern.
+        """
+        return TicketRun(
+            self.server_id,
+            beside=self.mode in _BESIDE,
+            gives_up=self.mode in _GIVING_UP,
+            frees=self.mode == "until_executed",
+        )
+
+
+def ticket_for(key: str, mode: Mode, ttl: Seconds, on_conflict: OnConflict) -> Ticket:
+    """A new ticket; raises where an argument is not as it should be."""
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
+    if on_conflict not in ("raise", "skip", "replace"):
+        raise ValueError(f"on_conflict must be 'raise', 'skip' or 'replace', not {on_conflict!r}")
+    return Ticket.new(key, mode, milliseconds(seconds("ttl", ttl, least=SHORTEST_TTL)))
+
+
+async def take_key(engine: Context, ticket: Ticket, options: Options, *, replace: bool) -> int | None:
+    """None, or the milliseconds for which another ticket has it.
+
+    Cancelled, or failed, it leaves the key as it was before: an answer that comes late is undone, for as
+    long as the ttl of a run.
+    """
+    prefix, server_id = engine.settings.prefix, ticket.server_id
+    user = engine.settings.user_json({**engine.settings.metadata, **options.metadata})
+    metadata = engine.describe(user)
+    call, answered = engine.start(
+        enqueueing(prefix, ticket.key, server_id, ticket.ttl_ms, metadata, replace=replace),
+        until=engine.now() + engine.settings.command_timeout,
+    )
+    try:
+        left = await answered
+        if engine.closing:
+            raise SessionClosedError("the session was closed while waiting")
+    except BaseException:
+        if engine.forget(call):
+            # The ticket reaches nobody: it is taken back, in order after the request.
+            engine.take_back(withdrawing(prefix, ticket.key, server_id), options.ttl)
+        raise
+    return left
+
+
+# -- The runs of a job: its settings, how the tasks of one session ask for a slot, and the lease of a ticket.
+
+LeaseT = TypeVar("LeaseT", bound=Lease)
+LeaseType = Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
+
+_ONE: Final = QueuePolicy(exclusive=True, strict=True)
+_SEVERAL: Final = QueuePolicy(strict=True)
+# A ticket whose place another one has taken is not told of that: its run asks each second.
+_ONE_TICKET: Final = QueuePolicy(exclusive=True, strict=True, silence=1.0)
+_TICKETS: Final = QueuePolicy(strict=True, silence=1.0)
+_MOST_WAITING: Final = 1000
+_MOST_AT_ONCE: Final = 2**31 - 1
+
+# The names that other libraries use for an option, or that are easily taken for it.
+MEANT: Final = {
+    "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
+    "concurrency": "limit= (how many may run at once)",
+    "lock_name": "key=",
+    "name": "key=",
+    "on_conflict": "enqueue(mode, on_conflict=...)",
+    "value": "limit= (how many may run at once)",
+    "timeout": "ttl= (how long the lease lasts), or asyncio.timeout() around run() or perform()",
+    "waiting": "run(waiting=...)",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """One job.
+
+    Attributes:
+        limit: The most runs at once.
+    """
+
+    key: str
+    options: Options
+    limit: int
+
+    @classmethod
+    def checked(cls, key: object, *, ttl: object, limit: object, metadata: object) -> JobSettings:
+        name = lock_name(key, "key")
+        options = Options.checked(ttl=ttl, metadata=metadata)
+        return cls(name, options, whole_number("limit", limit, most=_MOST_AT_ONCE))
+
+    def options_with(self, metadata: Metadata | None) -> Options:
+        """The options of one run, with metadata of its own beside those of the job."""
+        if metadata is None:
+            return self.options
+        both = {**self.options.metadata, **user_metadata(metadata)}
+        return dataclasses.replace(self.options, metadata=both)
+
+
+@final
+class JobLease(Lease):
+    """A run of a ticket.
+
+    A body that ends without an exception has done the ticket: it is remembered, and every further run of it
+    is a duplicate. A body that raises or is cancelled has not: the next `perform` of the ticket runs it.
+    """
+
+    __slots__ = ("_ticket_run",)
+
+    def __init__(
+        self, binding: Binding[Any], possession: Possession, grant: Granted, ticket_run: TicketRun
+    ) -> None:
+        super().__init__(binding, possession, grant)
+        self._ticket_run = ticket_run
+
+    async def release(self, *, done: bool = True) -> None:
+        """Ends the run. Idempotent: once it was released, every further call does nothing.
+
+        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
+        most 1 s; the release goes on by itself after it.
+
+        Args:
+            done: Whether the ticket has been done. If not, the next `perform` of it runs it again.
+
+        Raises:
+            LockNotOwnedError: It was lost.
+            BackendError: Not confirmed by the lease's deadline; the ttl ends the run.
+        """
+        if self._possession.live:
+            self._ticket_run.done = done
+        await super().release()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._possession.remaining() > 0.0:  # a run that was lost before its end is not done
+            self._ticket_run.done = exc_type is None
+        await super().__aexit__(exc_type, exc, traceback)
+
+
+def run(
+    engine: Context,
+    key: str,
+    lease_type: LeaseType[LeaseT],
+    options: Options,
+    *,
+    limit: int,
+    waiting: int | None = None,
+    timeout: float | None = None,
+    ticket_run: TicketRun | None = None,
+) -> Coroutine[Any, Any, LeaseT]:
+    """Acquires one of `limit` slots, for which `waiting` calls may wait; or the run of a ticket.
+
+    `timeout`: seconds to wait; None for ever.
+    """
+    # Where any number may wait, the waiters of this session stand in one queue. Else the server has to tell
+    # them apart: each asks for itself, with a bell of its own.
+    alone = waiting is not None or ticket_run is not None
+    caller = engine.token()[:16] if alone else ""
+    commands = JobSteps(
+        engine.settings.prefix,
+        key,
+        limit=limit,
+        waiting=waiting,
+        ticket_run=ticket_run,
+        retention_ms=milliseconds(engine.settings.fence_retention),
+        session=engine.session_id,
+        caller=caller,
+    )
+    one, several = (_ONE, _SEVERAL) if ticket_run is None else (_ONE_TICKET, _TICKETS)
+    policy = one if limit == 1 else several
+    resource = Resource(commands, ("uniquejob", key, caller, limit), policy)
+    binding: Binding[LeaseT] = Binding(
+        engine, resource, lease_type, label="UniqueJob", name=key, options=options
+    )
+    return binding.acquire(timeout)
+
+
+async def unless_duplicate(running: Coroutine[Any, Any, LeaseT]) -> LeaseT | None:
+    """The lease, or None for a duplicate."""
+    try:
+        return await running
+    except DuplicateJobError:
+        return None
+
+
+def whole_places(waiting: object) -> int | None:
+    """The number of waiting places, checked; None for any number."""
+    if waiting is None:
+        return None
+    if isinstance(waiting, bool) or not isinstance(waiting, int):
+        raise TypeError(f"waiting must be an int or None for any number, not {waiting!r}")
+    if not 0 <= waiting <= _MOST_WAITING:
+        raise ValueError(
+            f"waiting must be from 0 to {_MOST_WAITING}, or None for any number, not {waiting!r}"
+        )
+    return waiting
 
 
 @final

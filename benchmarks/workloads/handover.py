@@ -85,7 +85,6 @@ class Handover(_Handover):
 
     targets = (
         at_most(1.8, "p50", "≤ 1.8 × floor", of=FLOOR, contenders=NOTIFIED),
-        at_most(2.5, "p50", "≤ 2.5 × bare protocol", of=BARE, contenders=NOTIFIED),
         at_most(1 / 50, "p50", "≤ 1/50 of redis-py", of="redis-py", contenders=NOTIFIED),
         at_most(15, "p50", "≤ 15 ms", contenders=POLLED),
     )

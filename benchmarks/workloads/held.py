@@ -50,7 +50,7 @@ class Held(Workload):
         shown = f"{leases:,}".replace(",", " ")
         self.case = "" if leases == _USUAL else f"{shown} leases"
         self.work = f"{shown} leases held, ttl 10 s, for 30 s; each renewed every third of its ttl"
-        cpu = 2 * leases // _USUAL
+        cpu = 3 * leases // _USUAL
         self.targets = (
             at_most(cpu, "cpu", f"≤ {cpu} % of one core"),
             at_most(2.5, "traced", "≤ 2.5 KiB a lease, allocated"),

@@ -18,6 +18,23 @@ from tests.support.clusters import Cluster
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
+TRANSPORTS = {"form", "dress", "transport"}
+"""Parameters that are one of the transports."""
+
+
+@pytest.hookimpl(tryfirst=True)  # and so before the products are thinned out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Over each transport, but not each fault over each; `tests/conformance` has the kinds over them."""
+    for item in items:
+        if (
+            isinstance(item, pytest.Function)
+            and Path(__file__).parent in item.path.parents
+            and hasattr(item, "callspec")
+            and not TRANSPORTS.isdisjoint(item.callspec.params)
+            and item.get_closest_marker("thin") is None
+        ):
+            item.add_marker(pytest.mark.thin)
+
 
 @pytest.fixture
 async def through(proxy: Callable[[Server], Awaitable[Proxy]], server: Server) -> Proxy:

@@ -38,20 +38,23 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
+LIFE = 1.0
+"""Seconds of a ttl, in which a busy machine connects, with all handshakes, and has an answer."""
+
 
 async def live(client: Redis, name: str = "a") -> None:
     """Everything that a lock can do, between two sessions of one client."""
     async with Session(client) as elsewhere:
-        lock = Lock(client, name, ttl=0.3)
-        other = Lock(elsewhere, name, ttl=0.3)
+        lock = Lock(client, name, ttl=LIFE)
+        other = Lock(elsewhere, name, ttl=LIFE)
         async with lock as lease:
             assert await lock.locked()
             assert await lease.owned()
             assert await other.try_acquire() is None
             with pytest.raises(LockTimeoutError):
                 await other.acquire(blocking_timeout=0.2)
-            waiting = asyncio.create_task(other.acquire(blocking_timeout=3))
-            await asyncio.sleep(0.4)
+            waiting = asyncio.create_task(other.acquire(blocking_timeout=20))
+            await asyncio.sleep(LIFE + 0.1)
             assert lease.state is LeaseState.HELD
             await lease.extend(1)
         next_lease = await waiting
@@ -326,12 +329,12 @@ async def test_t_n_10_tls(
         await live(client)
 
         async def cycle(number: int) -> None:
-            async with Lock(client, f"a{number}", ttl=5) as lease:
+            async with Lock(client, f"a{number}", ttl=20) as lease:
                 assert await lease.owned()
 
-        await asyncio.gather(*map(cycle, range(50)))
+        await asyncio.gather(*map(cycle, range(20)))  # without pipelining, each has a handshake of its own
         # A connection that breaks is made again, with all its handshakes.
-        async with server.client() as admin, Lock(client, "b", ttl=2) as lease:
+        async with server.client() as admin, Lock(client, "b", ttl=10) as lease:
             await admin.execute_command("CLIENT", "KILL", "TYPE", "normal")
             assert await lease.owned()
     assert keys(server) == []
@@ -353,10 +356,12 @@ async def test_t_n_10_tls_that_cannot_be_trusted_is_told_promptly(
     ):
         if transport == "plain":
             client.connection_pool.connection_class = OwnTls
-        for ask in (Lock(client, "a", blocking_timeout=1).acquire, Lock(client, "a").try_acquire):
+        for ask in (Lock(client, "a", blocking_timeout=20).acquire, Lock(client, "a").try_acquire):
             with elapsed() as took:
                 error = await rejected(ask())
-            assert took.seconds < 0.5
+            assert (
+                took.seconds < 4
+            )  # nobody waits for another certificate; a busy machine computes for a while
             assert "certificate verify failed" in str(error).lower()
             assert ("mismatch" in str(error).lower()) == (wrong == "host")
             assert isinstance(error.__cause__, Exception)

@@ -154,8 +154,21 @@ async def none_stays_open(job: str, url: str, *arguments: str, number: int = 25)
     assert (status, "\n".join(said)) == (0, "")
 
 
-@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-async def test_t_c_20_no_file_stays_open(own_server: OwnServer, job: str) -> None:
+ALIKE = {
+    "one client that cannot be driven",
+    "a waiter when the loop ends",
+    "poll",
+    "valkey-py",
+    "a long value",
+}
+"""Whose connections are closed as those of another one are."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in JOBS]
+)
+async def test_t_c_20_no_file_stays_open(own_server: OwnServer, name: str) -> None:
+    job = JOBS[name]
     server = await own_server(port=0)
     async with tls_front(server, trustme.CA(), "127.0.0.1") as port:
         await none_stays_open(job, server.url, str(port))

@@ -117,6 +117,7 @@ async def held_elsewhere(client: Any) -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("wakeup", ["auto", "poll"])
 @pytest.mark.parametrize("way", WAYS)
 async def test_t_c_15_whatever_goes_on_by_itself_ends_with_its_session(
@@ -128,6 +129,7 @@ async def test_t_c_15_whatever_goes_on_by_itself_ends_with_its_session(
     assert "cannot" not in caplog.text
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("way", WAYS)
 async def test_t_c_15_it_ends_with_its_session_also_while_the_server_is_silent(
     own_server: OwnServer, connect: Connect, way: str

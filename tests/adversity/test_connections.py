@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -271,25 +272,26 @@ async def test_t_n_7_all_connections_killed_all_the_time(
     admin = connect(server)
     holds: list[Hold] = []
     until = asyncio.get_running_loop().time() + seconds
+    cycles: Counter[int] = Counter()
 
-    async def work(number: int) -> int:
-        cycles = 0
-        lock = Lock(sessions[number % len(sessions)], f"a{number % 2}", ttl=3)
-        while asyncio.get_running_loop().time() < until:
+    def enough() -> bool:
+        """However long a busy machine takes for it."""
+        return len(cycles) == 8 and cycles.total() > 50 * seconds
+
+    async def work(number: int) -> None:
+        lock = Lock(sessions[number % len(sessions)], f"a{number % 2}", ttl=10)
+        while asyncio.get_running_loop().time() < until or not enough():
             await hold_once(lock, holds, f"task {number}")
-            cycles += 1
-        return cycles
+            cycles[number] += 1
 
     async def kill() -> None:
         await admin.execute_command("CLIENT", "KILL", "TYPE", "normal")
 
     async with repeating(kill, every=0.05):
-        cycles = await asyncio.gather(*map(work, range(8)))
+        await asyncio.gather(*map(work, range(8)))
 
     assert exclusion(holds) == []
     assert fencing(holds) == []
-    assert min(cycles) > 0
-    assert sum(cycles) > 50 * seconds
     for session in sessions:
         assert session.statistics().losses == 0
         await session.aclose()
@@ -317,7 +319,7 @@ async def count_up(locks: str, data: str, times: int) -> None:
     async with Redis.from_url(locks) as lock_client, Redis.from_url(data) as data_client:
         session = Session(lock_client, backoff=Backoff(initial=0.001, maximum=0.008))
         async with session:
-            lock = Lock(session, "counter", ttl=5)
+            lock = Lock(session, "counter", ttl=20)  # which a busy machine does not outlast
             for _ in range(times):
                 async with lock as lease:
                     value = int(await data_client.get("value") or 0)

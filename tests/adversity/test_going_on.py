@@ -41,6 +41,7 @@ async def running(leadership: Leadership) -> AsyncIterator[asyncio.Task[None]]:
             task.result()
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("trouble", HEALING, ids=str)
 async def test_a_candidate_outlives_what_passes(trouble: Trouble, setting: Setting) -> None:
     """Longer than a ttl, so that a leader loses its term and a candidate gets no answer."""
@@ -57,6 +58,7 @@ async def test_a_candidate_outlives_what_passes(trouble: Trouble, setting: Setti
                 await eventually(lambda: leader.is_leader or candidate.is_leader, within=3)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("trouble", HEALING, ids=str)
 async def test_a_candidate_that_comes_meanwhile_stays(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting
@@ -70,6 +72,7 @@ async def test_a_candidate_that_comes_meanwhile_stays(trouble: Trouble, setting:
                 await eventually(lambda: leadership.is_leader, within=3)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("trouble", HEALING, ids=str)
 async def test_an_observer_outlives_what_passes(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting
@@ -91,6 +94,7 @@ async def test_an_observer_outlives_what_passes(trouble: Trouble, setting: Setti
         await asyncio.wait((observing,))
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("trouble", [trouble for trouble in TROUBLES if trouble not in HEALING], ids=str)
 async def test_what_needs_a_person_ends_a_candidate(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting
@@ -100,6 +104,7 @@ async def test_what_needs_a_person_ends_a_candidate(trouble: Trouble, setting: S
         assert trouble.said in str(error)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("trouble", [trouble for trouble in HEALING if not trouble.transient], ids=str)
 async def test_an_acquire_is_told_of_what_may_last(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting
@@ -112,6 +117,7 @@ async def test_an_acquire_is_told_of_what_may_last(trouble: Trouble, setting: Se
 # -- what the log says ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("trouble", HEALING, ids=str)
 async def test_an_outage_has_two_lines_for_a_session(
     trouble: Trouble, setting: Setting, caplog: pytest.LogCaptureFixture

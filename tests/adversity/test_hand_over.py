@@ -102,6 +102,7 @@ def _script(request: Request) -> bool:
     return request[0] in (b"EVALSHA", b"EVAL")
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("kind", [*SEATED_KINDS, "fair Semaphore"])
 async def test_a_heartbeat_between_hand_overs_takes_no_seat_again(
     start: Start, through: Proxy, kind: str
@@ -128,7 +129,7 @@ async def test_a_heartbeat_between_hand_overs_takes_no_seat_again(
 
     await take_turns(3, 1)  # from now on the server knows the scripts
     before, entered = through.count(_script), 0
-    await take_turns(200, 5)
+    await take_turns(200, 3)
 
     # Each heartbeat would add up to 200.
     assert through.count(_script) - before <= COSTS[kind] * entered + 100

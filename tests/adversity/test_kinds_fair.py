@@ -230,6 +230,7 @@ async def test_t_p_3_place_kept_by_who_was_stopped_for_a_moment(
 # -- those who drop out --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("together", [True, False], ids=["of one session", "of several"])
 @pytest.mark.parametrize("held", ["here", "elsewhere"])
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])

@@ -258,6 +258,7 @@ async def test_resize_up_wakes_who_wants_several(start: Start, n: int) -> None:
     await (await in_within(AT_ONCE, most)).release()
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("fair", [False, True], ids=["unfair", "fair"])
 @pytest.mark.parametrize("same", [True, False], ids=["here", "elsewhere"])
 async def test_resize_to_nothing_closes_it_until_it_is_opened(start: Start, fair: bool, same: bool) -> None:

@@ -283,6 +283,7 @@ SCENES: dict[str, Any] = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("same", [True, False], ids=["same session", "another session"])
 @pytest.mark.parametrize("scene", SCENES)
 async def test_i4_whatever_lets_in_wakes(
@@ -383,6 +384,7 @@ KINDS: dict[str, Callable[[Session, float], Any]] = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_i4_expiry_is_found_by_who_waits(start: Start, kind: str) -> None:
     """By the first at the end of the lease, though nobody tells it, and then by the next at once."""

@@ -148,6 +148,7 @@ async def test_timeouts(redis: Redis) -> None:
 # -- cancelled -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("shoot", [sweep, cancel_twice, sweep_scopes])
 async def test_a_cancelled_waiter_leaves_nothing_behind(client: Redis, shoot: Any) -> None:
     async with Session(client) as session:

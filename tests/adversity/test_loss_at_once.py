@@ -72,6 +72,7 @@ async def held(session: Session, kind: str = "lock") -> AsyncIterator[Any]:
     assert loop.time() - began < SOON
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lose", [deleted, flushed, forced])
 async def test_each_way_to_lose_it_is_known_at_once(

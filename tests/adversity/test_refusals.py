@@ -65,6 +65,7 @@ async def test_t_n_11_what_passes_is_waited_for(trouble: Trouble, setting: Setti
             await lease.release()
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("trouble", TRANSIENT, ids=str)
 async def test_t_n_11_what_does_not_pass_ends_the_wait_in_time(trouble: Trouble, setting: Setting) -> None:
     """Also the endless one, after a ttl without a yes or no."""
@@ -120,6 +121,7 @@ async def test_t_n_11_lease_outlives_a_refused_renewal(trouble: Trouble, setting
         assert lease.remaining() > 0.5
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(("trouble", "dress"), HURTING, ids=str, indirect=["dress"])
 async def test_t_n_11_lease_is_lost_at_its_own_deadline(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting

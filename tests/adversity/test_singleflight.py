@@ -29,7 +29,7 @@ from aiolocks import (
     SessionClosedError,
     SingleFlight,
 )
-from aiolocks.kinds import flightsteps as commands
+from aiolocks.kinds import flights as commands
 from tests.adversity.flights import TRACKING, Work, any_asleep, joined, running, turned, turned_first, within
 from tests.adversity.test_teardown import run as run_script
 from tests.adversity.tools import AT_ONCE, Formed, Keys, Start, asleep, begin, wakeup

@@ -10,8 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import FingerprintError, LockTimeoutError, Session, SingleFlight
-from aiolocks.kinds import keeping
-from aiolocks.kinds.making import PAUSE
+from aiolocks.kinds import singleflight as keeping
+from aiolocks.kinds.singleflight import PAUSE
 from tests.adversity.flights import TRACKING, Work, joined, running, within
 from tests.adversity.test_teardown import run as run_script
 from tests.adversity.tools import AT_ONCE, Start, begin

@@ -26,8 +26,8 @@ from aiolocks import (
     SessionClosedError,
     UniqueJob,
 )
-from aiolocks.kinds import jobsteps as steps
-from aiolocks.kinds.tickets import MODES, Mode
+from aiolocks.kinds import uniquejob as steps
+from aiolocks.kinds.uniquejob import MODES, Mode
 from aiolocks.transport.request import Script
 from tests.adversity.tools import SLACK, ByHand, Keys, begin, waiter, with_own_connections
 from tests.conftest import Connect

@@ -448,6 +448,7 @@ async def wait_for_it(url: str, name: str, way: str) -> None:
 DEATHS: dict[str, Callable[[Worker], None]] = {"killed": Worker.kill, "stopped": Worker.stop}
 
 
+@pytest.mark.thin
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("death", DEATHS)
 @pytest.mark.parametrize("dead", [1, 3])
@@ -486,6 +487,7 @@ async def test_t_p_1_head_behind_a_black_hole(
     await (await in_within(2.0 + AT_ONCE, gone)).release()
 
 
+@pytest.mark.thin
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("hangs", [True, False], ids=["just dead", "long dead"])
 @pytest.mark.parametrize("dead", [1, 10, 1000])

@@ -341,7 +341,7 @@ async def test_t_w_2_killed_connection(
 
 async def test_t_w_2_killed_again_and_again(by_hand: ByHand, start: Start, way: str) -> None:
     session = start(wakeup=wakeup(way), backoff=Backoff(), client_name="waiter")
-    for _ in range(20):
+    for _ in range(8):
         by_hand.acquire("a")
         waiting = await wait_asleep(session)
         KILLS["its id"](by_hand, number_of(by_hand, "waiter"))
@@ -695,6 +695,7 @@ DEEDS: dict[str, Callable[[ByHand], object]] = {
 }
 
 
+@pytest.mark.thin
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("first", [True, False], ids=["before", "right before"])
 @pytest.mark.parametrize("deed", DEEDS)

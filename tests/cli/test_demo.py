@@ -136,7 +136,7 @@ Worker.write = lambda self, **given: write(self, **(given | {"late": False} if g
     ("play", "message"),
     [
         ("w.write(part='count', key='none', rounds=1, lock=True)", "worker 1 failed: TypeError: "),
-        ("w.signal(9)", "worker 1 ended by itself, with status -9"),
+        pytest.param("w.signal(9)", "worker 1 ended by itself, with status -9", marks=pytest.mark.slow),
     ],
 )
 async def test_a_worker_that_fails(aiolocks: Aiolocks, play: str, message: str) -> None:
@@ -154,6 +154,7 @@ async def unlucky(act):
     await gone(invocation)
 
 
+@pytest.mark.slow
 async def test_a_server_that_dies(aiolocks: Aiolocks, own_server: OwnServer) -> None:
     server = await own_server()
     invocation = await aiolocks("demo", url=server.url)
@@ -169,7 +170,7 @@ async def test_a_server_that_dies(aiolocks: Aiolocks, own_server: OwnServer) -> 
 # -- an early end
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [1, pytest.param(3, marks=pytest.mark.slow)])
 async def test_ctrl_c(aiolocks: Aiolocks, number: int) -> None:
     program = with_acts(f"acts.ACTS[{number}:]")
     invocation = await aiolocks("demo", url="embedded:", terminal=True, program=program)
@@ -182,6 +183,7 @@ async def test_ctrl_c(aiolocks: Aiolocks, number: int) -> None:
     await gone(invocation)
 
 
+@pytest.mark.slow
 async def test_term_leaves_no_keys(
     aiolocks: Aiolocks, server: Server, keys: Callable[..., list[str]]
 ) -> None:
@@ -207,6 +209,7 @@ async def test_kill_leaves_no_process_and_keys_that_expire(aiolocks: Aiolocks, s
         redis.delete(*left)
 
 
+@pytest.mark.slow
 async def test_whoever_reads_may_leave(aiolocks: Aiolocks) -> None:
     head = ("sh", "-c", '"$@" demo | head -1', "sh", sys.executable, "-m", "aiolocks")
     invocation = await aiolocks(program=head)

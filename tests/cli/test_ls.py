@@ -209,6 +209,7 @@ async def test_a_name_that_has_lost_its_ttl_is_shown_with_the_command_that_frees
     assert not await redis.exists("aiolocks:lock:{nightly backup}")
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("environment", [{}, {"PYTHONIOENCODING": "ascii"}], ids=["utf-8", "ascii"])
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
 async def test_nothing_in_a_name_reaches_the_terminal(

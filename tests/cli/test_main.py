@@ -8,6 +8,9 @@ import pytest
 
 import aiolocks as package
 from tests.cli.conftest import Aiolocks
+from tests.cli.several import several
+
+COMMANDS = ("demo", "run", "ls", "show", "release", "top", "watch", "deadlocks", "prefixes")
 
 
 async def test_help(aiolocks: Aiolocks) -> None:
@@ -15,22 +18,18 @@ async def test_help(aiolocks: Aiolocks) -> None:
         ended = await (await aiolocks(*arguments)).end()
         assert (ended.status, ended.err) == (0, "")
         assert ended.out.startswith("Usage: aiolocks ")
-        for command in ("demo", "run", "ls", "show", "release", "top", "watch", "deadlocks", "prefixes"):
+        for command in COMMANDS:
             assert f"\n  {command} " in ended.out
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "run", "ls", "show", "release", "top", "watch", "deadlocks", "prefixes"]
-)
-async def test_help_of_a_command_has_an_example_and_the_exit_statuses(
-    aiolocks: Aiolocks, command: str
-) -> None:
-    ended = await (await aiolocks(command, "--help")).end()
-    assert (ended.status, ended.err) == (0, "")
-    assert f"\n    aiolocks {command}" in ended.out
-    assert "Exit status" in ended.out
-    assert "AIOLOCKS_REDIS_URL" in ended.out
-    assert max(map(len, ended.out.splitlines())) <= 100
+async def test_help_of_a_command_has_an_example_and_the_exit_statuses(aiolocks: Aiolocks) -> None:
+    all_of_them = await several(aiolocks, *((command, "--help") for command in COMMANDS))
+    for command, ended in zip(COMMANDS, all_of_them, strict=True):
+        assert (ended.status, ended.err) == (0, "")
+        assert f"\n    aiolocks {command}" in ended.out
+        assert "Exit status" in ended.out
+        assert "AIOLOCKS_REDIS_URL" in ended.out
+        assert max(map(len, ended.out.splitlines())) <= 100
 
 
 async def test_version(aiolocks: Aiolocks) -> None:

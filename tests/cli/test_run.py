@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 from aiolocks import FairLock, Lock, Session
 from aiolocks.cli.app import app
 from tests.cli.conftest import Aiolocks
+from tests.cli.several import several
 from tests.conftest import OwnServer
 
 Keys = Callable[..., list[str]]
@@ -254,24 +255,20 @@ def test_a_wrong_command_line(arguments: tuple[str, ...], message: str) -> None:
     assert message in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("job", "ls", "-l"), "run NAME -- COMMAND"),
-        (("", "--", "true"), "name"),
-        (("job", "--ttl", "nan", "--", "true"), "ttl"),
-        (("job", "--prefix", "{shop}", "--", "true"), "prefix must not have braces"),
-        (("job", "--at-least", "nan", "--ttl", "60", "--", "true"), "at_least"),
-    ],
-)
-async def test_a_wrong_command_line_ends_the_process(
-    aiolocks: Aiolocks, arguments: tuple[str, ...], message: str
-) -> None:
+async def test_a_wrong_command_line_ends_the_process(aiolocks: Aiolocks) -> None:
     """The library finds them, once there is a server; and one that the command finds, in a process, too."""
-    ended = await (await aiolocks("run", *arguments)).end()
-    assert ended.status == 2
-    assert ended.err.startswith("Usage: aiolocks run [OPTIONS] NAME -- COMMAND…\n")
-    assert message in ended.err
+    wrong = {
+        ("job", "ls", "-l"): "run NAME -- COMMAND",
+        ("", "--", "true"): "name",
+        ("job", "--ttl", "nan", "--", "true"): "ttl",
+        ("job", "--prefix", "{shop}", "--", "true"): "prefix must not have braces",
+        ("job", "--at-least", "nan", "--ttl", "60", "--", "true"): "at_least",
+    }
+    all_of_them = await several(aiolocks, *(("run", *arguments) for arguments in wrong))
+    for message, ended in zip(wrong.values(), all_of_them, strict=True):
+        assert ended.status == 2
+        assert ended.err.startswith("Usage: aiolocks run [OPTIONS] NAME -- COMMAND…\n")
+        assert message in ended.err
 
 
 @pytest.mark.leaves_keys

@@ -44,6 +44,7 @@ async def alone(invocation: Invocation) -> None:
         assert invocation.processes() == []
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("command", ["run", "lead"])
 @pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT", "INT"])
 async def test_a_signal_ends_all_of_the_command(

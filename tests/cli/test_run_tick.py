@@ -14,6 +14,7 @@ from aiolocks import Schedule
 from aiolocks.kinds.schedule.dues import Cron, Every
 from aiolocks.kinds.schedule.once import nearest
 from tests.cli.conftest import Aiolocks, Ended
+from tests.cli.several import several as in_one_process
 
 pytestmark = pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")
 
@@ -92,23 +93,19 @@ async def test_a_command_that_is_not_there_claims_no_tick(aiolocks: Aiolocks, re
     assert (ended.status, await redis.keys("*:schedule*")) == (127, [])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--every", "60", "--cron", "* * * * *"), "--every and --cron exclude each other"),
-        (("--every", "60", "--tz", "UTC"), "--tz is the time zone of --cron"),
-        (("--every", "60", "--wait", "0"), "--wait, --at-least, --fair and --steal are for a lock"),
-        (("--cron", "at noon"), "cron 'at noon' is not an expression"),
-        (("--cron", "0 3 * * *", "--tz", "Nowhere"), "tz 'Nowhere' is not a known time zone"),
-        (("--every", "0"), "Invalid value for '--every'"),
-    ],
-)
-async def test_a_wrong_command_line_is_refused(
-    aiolocks: Aiolocks, arguments: tuple[str, ...], message: str
-) -> None:
-    ended = await (await aiolocks("run", "job", *arguments, "--", "true")).end()
-    assert ended.status == 2
-    assert message in " ".join(ended.err.split())
+async def test_wrong_command_lines_are_refused(aiolocks: Aiolocks) -> None:
+    wrong = {
+        ("--every", "60", "--cron", "* * * * *"): "--every and --cron exclude each other",
+        ("--every", "60", "--tz", "UTC"): "--tz is the time zone of --cron",
+        ("--every", "60", "--wait", "0"): "--wait, --at-least, --fair and --steal are for a lock",
+        ("--cron", "at noon"): "cron 'at noon' is not an expression",
+        ("--cron", "0 3 * * *", "--tz", "Nowhere"): "tz 'Nowhere' is not a known time zone",
+        ("--every", "0"): "Invalid value for '--every'",
+    }
+    lines = [("run", "job", *arguments, "--", "true") for arguments in wrong]
+    for message, ended in zip(wrong.values(), await in_one_process(aiolocks, *lines), strict=True):
+        assert ended.status == 2
+        assert message in " ".join(ended.err.split())
 
 
 async def test_without_a_server_it_says_so(aiolocks: Aiolocks) -> None:

@@ -10,7 +10,9 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+from click.testing import CliRunner
 
+from aiolocks.cli.app import app
 from aiolocks.cli.server import connected
 from tests.cli.conftest import Aiolocks, gone
 from tests.conftest import OwnServer
@@ -66,6 +68,13 @@ async def test_a_cancellation_is_not_swallowed(server: Server) -> None:
 async def test_nobody_listens(aiolocks: Aiolocks, scheme: str) -> None:
     message = await refusal(aiolocks, f"{scheme}://user:sEcReT@127.0.0.1:1")
     assert message == "aiolocks: 'job': cannot use the server at 127.0.0.1:1: Connection refused\n"
+
+
+@pytest.mark.parametrize("line", [("ls", "--url", "x"), ("--url", "x", "ls"), ("ls", "-u", "x")])
+def test_names_that_other_programs_have_for_it(line: tuple[str, ...]) -> None:
+    ended = CliRunner().invoke(app, line)
+    assert ended.exit_code == 2
+    assert "Did you mean '--redis'?" in ended.output
 
 
 async def test_no_such_socket(aiolocks: Aiolocks) -> None:

@@ -54,6 +54,11 @@ class Kind:
         return self.name
 
 
+def short(kind: Kind) -> float:
+    """Seconds of a ttl of which a test waits for the end. Each of several masters has a twentieth of it."""
+    return 0.4 if kind.masters == 1 else 1.5
+
+
 async def nothing_left(kind: Kind, keys: Callable[..., list[str]]) -> None:
     """At once where one server was asked; of several, a majority has answered, and the rest will.
 
@@ -123,6 +128,7 @@ KINDS = [
     Kind("rangelock.upgradable", _part("upgradable"), ("poll",)),
     Kind("redlock", OneServerAsThree, ("tracking",), masters=MASTERS),
 ]
+CONFORMS = [*KINDS, *(kind for found in declared("CONFORMS") for kind in found)]
 KEEPING = [
     Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain", "cluster-tracking")),
     Kind("fair", FairLock, ("tracking", "plain", "cluster-poll")),
@@ -136,8 +142,7 @@ ALL_WAYS = os.environ.get("AIOLOCKS_TEST_WAYS") == "all"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each kind over its ways."""
     if "kind" in metafunc.fixturenames:
-        beside = [kind for kinds in declared("CONFORMS") for kind in kinds]
-        kinds = KEEPING if metafunc.module.__name__.endswith("test_at_least") else KINDS + beside
+        kinds = KEEPING if metafunc.module.__name__.endswith("test_at_least") else CONFORMS
         pairs = [
             pytest.param(kind, way, id=f"{kind}-{way}")
             for kind in kinds

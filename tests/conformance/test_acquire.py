@@ -19,7 +19,7 @@ from aiolocks import (
     LockTimeoutError,
     Session,
 )
-from tests.conformance.conftest import Kind, nothing_left, server_remaining
+from tests.conformance.conftest import Kind, nothing_left, server_remaining, short
 from tests.support.waiting import eventually, sleeps
 
 Keys = Callable[..., list[str]]
@@ -133,6 +133,7 @@ async def test_one_that_is_never_awaited_warns_and_holds_nothing(
     await nothing_left(kind, keys)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     "form", ["create_task", "gather", "wait_for", "task_group", "timeout", "shield", "anyio"]
 )
@@ -352,17 +353,17 @@ async def test_detached_and_adopted(
 
 
 async def test_adopted_is_renewed(kind: Kind, client: Redis) -> None:
-    lock = kind.make(client, "a", ttl=0.5)
+    lock = kind.make(client, "a", ttl=short(kind))
     handle = (await lock.acquire()).detach()
     async with await lock.adopt(handle) as lease:
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(1.5 * short(kind))
         assert lease.state is LeaseState.HELD
 
 
 async def test_detached_and_never_adopted_ends_with_its_ttl(kind: Kind, client: Redis) -> None:
-    lock = kind.make(client, "a", ttl=0.4)
+    lock = kind.make(client, "a", ttl=short(kind))
     handle = (await lock.acquire()).detach()
-    async with lock.acquire(blocking_timeout=2):
+    async with lock.acquire(blocking_timeout=5):
         with pytest.raises(LockNotOwnedError):
             await lock.adopt(handle)
 
@@ -394,6 +395,7 @@ async def test_entered_twice_is_an_error(kind: Kind, client: Redis) -> None:
 # -- names
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     "name",
     [
@@ -472,7 +474,7 @@ async def test_listeners(kind: Kind, client: Redis, keys: Keys) -> None:
             seen.append(("renewed", event.name))
 
     async with Session(client, listeners=[Listener()]) as session:
-        lock = kind.make(session, "a", ttl=0.5)
+        lock = kind.make(session, "a", ttl=short(kind))
         async with lock:
             with pytest.raises(LockTimeoutError):
                 await lock.acquire(blocking_timeout=0.01)

@@ -133,6 +133,7 @@ async def test_annotate_leaves_alone_what_somebody_else_holds_by_now(
         await shown(kind, client, {"step": 7})
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("wrong", ["step", 7, {1: 2}, {"at": object()}, {"at": float("nan")}])
 async def test_bad_metadata_is_refused_before_anything_is_sent(kind: Kind, client: Redis, wrong: Any) -> None:
     async with kind.make(client, "a", metadata={"step": 1}) as lease:

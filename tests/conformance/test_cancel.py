@@ -81,6 +81,7 @@ async def test_t_c_1_cancelled_at_every_await(
     assert {shot.mode for shot in shots} == {"early", "late"}
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("by", ["scope", "sibling"])
 @pytest.mark.parametrize("use", USES if ALL_WAYS else [in_the_body, extending])
 async def test_t_c_1_cancelled_at_every_await_by_anyio(
@@ -109,6 +110,7 @@ async def test_t_c_1_cancelled_while_waiting(kind: Kind, far: Redis, client: Red
     await eventually(lambda: not keys(), within=2)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("by", ["timeout", "wait_for", "move_on_after"])
 async def test_t_c_2_random_deadlines_around_acquire(
     kind: Kind, far: Redis, keys: Keys, by: str, transport: str

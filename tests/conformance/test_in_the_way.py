@@ -50,6 +50,7 @@ def is_ours(holder: HolderInfo, lease: Any, task: str) -> None:
 # -- the holder
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("blocking_timeout", [0, 0.5])
 async def test_a_time_out_names_the_holder_elsewhere(
     kind: Kind, client: Redis, join: Callable[..., Redis], blocking_timeout: float
@@ -113,6 +114,7 @@ async def test_a_task_that_takes_it_again_is_told_at_once(kind: Kind, client: Re
     await nothing_left(kind, keys)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("blocking_timeout", [0, 0.1])
 async def test_a_task_that_takes_it_again_is_told_by_the_time_out(
     kind: Kind, client: Redis, blocking_timeout: float
@@ -138,6 +140,7 @@ async def hold(lock: Any) -> None:
         pass
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("why", ["max_hold", "auto_renew", "not entered", "another task", "released"])
 async def test_what_may_end_by_itself_is_waited_for(kind: Kind, client: Redis, why: str) -> None:
     options = {"max_hold": {"max_hold": 10}, "auto_renew": {"auto_renew": False}}.get(why, {})
@@ -168,6 +171,7 @@ async def test_what_may_end_by_itself_is_waited_for(kind: Kind, client: Redis, w
 # -- long waits
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 async def test_a_long_wait_is_logged_once_with_its_holder(
     kind: Kind,

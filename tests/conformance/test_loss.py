@@ -6,13 +6,18 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from aiolocks import LeaseState, LockLostError, LockNotOwnedError, Session
-from tests.conformance.conftest import Kind, nothing_left, server_remaining
+from tests.conformance.conftest import Kind, nothing_left, server_remaining, short
+from tests.conftest import blocking
+from tests.support.clusters import Cluster
+from tests.support.servers import Server
 from tests.support.spoiling import cancelling, spoil
 from tests.support.waiting import eventually
 
@@ -99,8 +104,8 @@ async def test_exception_raised_while_unwinding_wins(kind: Kind, client: Redis, 
 async def test_cancellation_from_outside_wins(kind: Kind, client: Redis, keys: Keys) -> None:
     async def hold() -> None:
         async with kind.make(client, "a", ttl=TTL):
-            await client.delete(*keys())
             try:
+                await client.delete(*keys())  # of which the session may hear before the answer
                 await asyncio.sleep(5)
             finally:
                 task.cancel()  # from outside, while the loss is being unwound
@@ -112,11 +117,25 @@ async def test_cancellation_from_outside_wins(kind: Kind, client: Redis, keys: K
     assert any("was lost" in note for note in caught.value.__notes__)
 
 
-async def test_timeout_around_the_body_wins(kind: Kind, client: Redis, keys: Keys) -> None:
+def delete_at_once(keys: list[str], urls: list[str]) -> None:
+    for url in urls:
+        with blocking(url) as client:
+            for key in keys:
+                with suppress(ResponseError):  # it is on another node
+                    client.delete(key)
+
+
+async def test_timeout_around_the_body_wins(
+    kind: Kind, client: Redis, keys: Keys, server: Server, cluster: Cluster | None
+) -> None:
+    """The deadline comes first, and the loss shows at the end of the block."""
     with pytest.raises(TimeoutError) as caught:
         async with asyncio.timeout(None) as deadline, kind.make(client, "a"):
-            await client.delete(*keys())
-            deadline.reschedule(asyncio.get_running_loop().time() + 0.02)
+            # Without a turn of the loop in which the session could hear of it.
+            delete_at_once(
+                keys(), [server.url] if cluster is None else [node.url for node in cluster.masters]
+            )
+            deadline.reschedule(asyncio.get_running_loop().time())
             await asyncio.sleep(5)
     assert not isinstance(caught.value, LockLostError)
 
@@ -200,15 +219,15 @@ async def test_max_hold(kind: Kind, client: Redis, join: Callable[..., Redis]) -
     loop = asyncio.get_running_loop()
     began = 0.0
     with pytest.raises(LockLostError, match="max_hold has passed"):
-        async with kind.make(client, "a", ttl=0.4, max_hold=0.8):
+        async with kind.make(client, "a", ttl=short(kind), max_hold=2 * short(kind)):
             began = loop.time()
             while True:
                 asked = loop.time()
                 left = await server_remaining(kind, client)
                 # The server's ttl never reaches past it.
-                assert asked + left <= began + 0.82
+                assert asked + left <= began + 2 * short(kind) + 0.02
                 await asyncio.sleep(0.02)
-    assert 0.5 < loop.time() - began < 1.5  # it counts from before the request
+    assert short(kind) < loop.time() - began < 2 * short(kind) + 1  # it counts from before the request
 
 
 async def test_grace(kind: Kind, client: Redis, keys: Keys) -> None:
@@ -241,7 +260,7 @@ async def test_a_collected_lease_is_let_run_out(kind: Kind, client: Redis, keys:
 
 
 async def test_waiter_behind_a_collected_lease_gets_in(kind: Kind, client: Redis) -> None:
-    ttl = 0.6
+    ttl = 1.5 * short(kind)
     lock = kind.make(client, "a", ttl=ttl)
     lease = await lock.acquire()
     waiter = asyncio.create_task(lock.acquire())
@@ -249,17 +268,17 @@ async def test_waiter_behind_a_collected_lease_gets_in(kind: Kind, client: Redis
     with pytest.warns(ResourceWarning):
         del lease
         gc.collect()
-    await (await asyncio.wait_for(waiter, ttl + 0.5)).release()
+    await (await asyncio.wait_for(waiter, ttl + 1.5)).release()
 
 
 async def test_t_c_7_no_renewal_behind_a_release(kind: Kind, client: Redis, keys: Keys) -> None:
-    """Hundreds of short holds, then silence: nothing comes back to life, nothing more is sent."""
-    lock = kind.make(client, "a", ttl=0.4)
-    for _ in range(200):
+    """Dozens of short holds, then silence: nothing comes back to life, nothing more is sent."""
+    lock = kind.make(client, "a", ttl=short(kind))
+    for _ in range(60):
         async with lock:
             pass
     sent = Session.of(client).statistics().commands_sent
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(short(kind))
     await nothing_left(kind, keys)
     assert Session.of(client).statistics().commands_sent == sent
 
@@ -267,7 +286,7 @@ async def test_t_c_7_no_renewal_behind_a_release(kind: Kind, client: Redis, keys
 async def test_10_000_leases_need_no_task_each(kind: Kind, client: Redis, way: str, transport: str) -> None:
     # That no kind needs more than the core does, over whatever way, shows at a smaller number, too.
     many = kind.name == "lock" and way == "tracking"
-    number_of, ttl, renewed_after = (10_000, 12, 4.5) if many else (300, 3, 1.3)
+    number_of, ttl, renewed_after = (10_000, 12, 4.5) if many else (60, 6, 2.4)
     before = ours(transport)
     leases = []
     at_once = 500 if kind.masters == 1 else 50  # each of several masters has to answer within ttl / 20
@@ -278,9 +297,10 @@ async def test_10_000_leases_need_no_task_each(kind: Kind, client: Redis, way: s
     most = 3
     if transport == "plain":  # it takes a few tasks to call the client, and the client has some of its own
         before, most = 0, 16
-    assert ours(transport) - before <= most
+    # While a connection is being made, for a slot that is new, there may be some more.
+    await eventually(lambda: ours(transport) - before <= most, within=1)
     await asyncio.sleep(renewed_after)
-    assert ours(transport) - before <= most
+    await eventually(lambda: ours(transport) - before <= most, within=1)
     assert {lease.state for lease in leases} == {LeaseState.HELD}
     await asyncio.gather(*(lease.release() for lease in leases))
 

@@ -203,6 +203,7 @@ async def test_a_server_that_is_away(
 # -- which errors
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     "error",
     [

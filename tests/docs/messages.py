@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,9 +34,13 @@ _OTHERS = ("contrib/redis_py", "cli", "testing")
 """The errors of redis-py; commands, which have a page of their own; tests."""
 
 
+SECTIONS = (*sorted(ERRORS), "RuntimeError", LOG)
+
+
+@functools.cache
 def templates() -> dict[str, set[str]]:
     """The messages of each error, of `RuntimeError`, and in the log; `…` stands for what varies."""
-    found: dict[str, set[str]] = {name: set() for name in (*sorted(ERRORS), "RuntimeError", LOG)}
+    found: dict[str, set[str]] = {name: set() for name in SECTIONS}
     for path in sorted(PACKAGE.rglob("*.py")):
         place = path.relative_to(PACKAGE).as_posix()
         if not place.startswith(_OTHERS):

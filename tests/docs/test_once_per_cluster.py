@@ -25,6 +25,7 @@ def crontab(server: EmbeddedServer, page: Path) -> str:
     return f"{variable} {line.split(maxsplit=5)[5]}"
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("page", ["once-per-cluster", "use-in-production"])
 @pytest.mark.parametrize(("status", "outcomes"), [(0, [0, 0, 0]), (3, [1, 0, 0])])
 def test_the_crontab_runs_it_on_one_of_three_machines(

@@ -56,7 +56,6 @@ def test_the_list_for_programs_is_as_the_pages_are() -> None:
 
 
 TROUBLE = (DOCS / "how-to/troubleshooting.md").read_text("utf-8")
-TEMPLATES = messages.templates()
 
 
 def shown(section: str) -> tuple[list[str], list[str]]:
@@ -69,14 +68,16 @@ def shown(section: str) -> tuple[list[str], list[str]]:
     return frames + rows, rows
 
 
-@pytest.mark.parametrize("section", TEMPLATES)
+@pytest.mark.parametrize("section", messages.SECTIONS)
 def test_each_message_has_its_trouble_and_each_trouble_is_a_message(section: str) -> None:
     codes, rows = shown(section)
-    for template in TEMPLATES[section]:
+    for template in messages.templates()[section]:
         said = template.replace("`", "").replace("|", "\\|")
         assert any(messages.alike(code, said) for code in codes), f"{section} has no row for {template!r}"
     for row in rows:
-        assert any(messages.alike(row, template.replace("`", "")) for template in TEMPLATES[section]), row
+        assert any(
+            messages.alike(row, template.replace("`", "")) for template in messages.templates()[section]
+        ), row
 
 
 def test_each_error_of_the_server_has_its_trouble() -> None:

@@ -19,10 +19,12 @@ from aiolocks import (
     BackendError,
     FairLock,
     FencedRegister,
+    Latch,
     Leadership,
     Lock,
     MultiLock,
     RangeLock,
+    RateLimit,
     Redlock,
     ReentrantLock,
     RWLock,
@@ -237,6 +239,8 @@ async def single_questions(outage: Outage) -> None:
         Semaphore(session, "a", 2).available(),
         session.inspect(),
         Turnstile(session, "a").enter(),
+        RateLimit(session, "a", 10, per=1).try_acquire(),
+        Latch(session, "a", 2).count_down(),
         FencedRegister(session, "a").read(),
         UniqueJob(session, "a").enqueue("until_executed"),
         Leadership(session, "a").leader(),
@@ -245,6 +249,22 @@ async def single_questions(outage: Outage) -> None:
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(answer) for answer in answers} == {BackendError}
     raise answers[0]  # type: ignore[misc]
+
+
+@row("`RateLimit.acquire()`")
+async def admitted(outage: Outage) -> None:
+    outage.begin()
+    async with RateLimit(outage.session, "a", 10, per=1):
+        raise AssertionError("it was admitted")
+
+
+@row("`Latch.wait()`")
+async def meets(outage: Outage) -> None:
+    latch = Latch(outage.session, "a", 2, ttl=TTL)
+    waiting = asyncio.create_task(latch.wait())
+    await latch.count_down()
+    outage.begin()
+    await waiting
 
 
 @row("`SingleFlight.do()`, `UniqueJob.run()`")
@@ -446,6 +466,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(name, probe, how, id=f"{probe.__name__}-{how}")
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(("name", "probe", "how"), list(cases()))
 async def test_each_row(
     name: str,

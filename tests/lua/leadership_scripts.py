@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiolocks.kinds.terms import Look, TermFound
+from aiolocks.kinds.leadership import Look, TermFound
 from tests.lua.scripts import PermitScripts
 
 FIRST = "1" * 16

@@ -64,6 +64,13 @@ def lines_left_out(file: str, unless: Collection[str] = ()) -> Iterable[tuple[st
             yield f"{file}:{number + 1}: {line}", "\n".join(lines[:number] + lines[number + 1 :]).encode()
 
 
+SHARES = 3
+A_SHARE = pytest.mark.parametrize(
+    "share", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, SHARES))]
+)
+"""Each third mutant by default, where there are hundreds that each run dozens of checks."""
+
+
 async def fails(check: Check, scripts: Scripts) -> bool:
     await scripts.clear()
     try:

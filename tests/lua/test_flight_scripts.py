@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import FingerprintError
-from aiolocks.kinds.flightsteps import LINGER_MS, FlightSteps, Leaving, Left
+from aiolocks.kinds.flights import LINGER_MS, FlightSteps, Leaving, Left
 from aiolocks.transport import IN_TURN, SEATED, WAITING, Granted, Refused
 from aiolocks.transport.request import lua_sections
 from tests.lua.flight_scripts import LINGER, FlightScripts

@@ -13,11 +13,22 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.jobsteps import JobSteps, TicketRun, enqueueing, withdrawing
+from aiolocks.kinds.uniquejob import JobSteps, TicketRun, enqueueing, withdrawing
 from aiolocks.transport import SEATED, WAITING, Granted, Refused
 from aiolocks.transport.request import Command
 from tests.lua.job_scripts import JobScripts
-from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, text_of, unnoticed
+from tests.lua.mutants import (
+    A_SHARE,
+    SHARES,
+    Mutation,
+    checks,
+    compiled,
+    fails,
+    lines_left_out,
+    survives,
+    text_of,
+    unnoticed,
+)
 from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, WALK, about
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:uniquejob*")  # without a ttl, where a test has put them there
@@ -1558,12 +1569,13 @@ async def test_the_scripts_themselves_are_not_complained_of(redis, prefix) -> No
     assert [name for name, check in CHECKS.items() if await fails(check, scripts)] == []
 
 
+@A_SHARE
 @pytest.mark.parametrize("file", FILES)
-async def test_without_a_line_somebody_notices(redis, prefix, file) -> None:
+async def test_without_a_line_somebody_notices(redis, prefix, file, share) -> None:
     mutants = [(name, file, text) for name, text in lines_left_out(file, unless=SPARED)]
     living = await compiled(JobScripts, redis, prefix, step_of(file), mutants)
 
-    assert await unnoticed(JobScripts, redis, prefix, living, among=CHECKS) == []
+    assert await unnoticed(JobScripts, redis, prefix, living[share::SHARES], among=CHECKS) == []
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=str)

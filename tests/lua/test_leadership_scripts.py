@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.terms import Observing, TermFound
+from aiolocks.kinds.leadership import Observing, TermFound
 from tests.lua.leadership_scripts import FIRST, LeadershipScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, about

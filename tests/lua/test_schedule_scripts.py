@@ -10,7 +10,7 @@ import json
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.ticksteps import Ask, Claimed, NotClaimed, TickSteps, reading
+from aiolocks.kinds.schedule.steps import Ask, Claimed, NotClaimed, TickSteps, reading
 from aiolocks.transport import Granted, Refused
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
 from tests.lua.schedule_scripts import OTHERS, THESE, THIRD, WEEK, ScheduleScripts, described

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from aiolocks.kinds.leadership import KIND, TERMS
 from aiolocks.kinds.multilock import SeveralSteps
 from aiolocks.kinds.permits import PermitSteps
 from aiolocks.kinds.reentrant import ReentrantSteps
 from aiolocks.kinds.spans import Span, SpanSteps
-from aiolocks.kinds.terms import KIND, TERMS
 from aiolocks.transport import Command, LockSteps, several
 from aiolocks.transport.commands.base import NameSteps
 from tests.lua.scripts import HOUR, MINUTE, Ear, LockScripts

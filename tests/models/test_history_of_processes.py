@@ -35,13 +35,13 @@ from tests.support.processes import Worker, Workers
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
-PROCESSES = 4
-SECONDS = 1.5
+PROCESSES = 3
+SECONDS = 1.2
 WAITER_TTL = 2.0
 """Seconds for which one who waited and was killed is taken to be alive."""
 DEATHS = {"fair": [0.3], "fair_semaphore": [0.3], "rwlock": [2.0]}
 """When processes are killed: seldom where those who wait behind a dead one are held up."""
-OFTEN = [0.3, 0.7, 1.1]
+OFTEN = [0.3, 0.7]
 log = logging.getLogger(__name__)
 
 

@@ -8,7 +8,7 @@ from tests.simulation.exhaustive.sorts import SORTS
 from tests.simulation.exhaustive.walk import BrokenError, Walk
 from tests.simulation.safeguards import SAFEGUARDS
 
-QUICK = {"lock": 2, "fairlock": 2, "rwlock": 1, "rwlock, writers": 1, "rwlock, upgradables": 1}
+QUICK = {"lock": 2, "fairlock": 1, "rwlock": 1, "rwlock, writers": 1, "rwlock, upgradables": 1}
 """How often each of two clients waits, where every test run walks all of it."""
 
 
@@ -21,6 +21,11 @@ def test_two_clients(sort: str) -> None:
 @pytest.mark.parametrize("sort", ["lock", "fairlock", "semaphore", "rwlock, upgradables", "rwlock, phases"])
 def test_three_clients(sort: str) -> None:
     assert Walk(SORTS[sort], 3, waits=1, deaths=0).run().whole
+
+
+@pytest.mark.slow
+def test_two_clients_of_a_fairlock_that_wait_twice() -> None:
+    assert Walk(SORTS["fairlock"], 2, waits=2, deaths=1).run().whole
 
 
 @pytest.mark.soak

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aiolocks.kinds.keeping import Keeping
+from aiolocks.kinds.singleflight import Keeping
 from aiolocks.lock.acquirable import AS_CONFIGURED
 
 

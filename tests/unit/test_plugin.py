@@ -53,7 +53,13 @@ BY_ASYNCIO = ["-o", "asyncio_default_fixture_loop_scope=function"]  # unset, it 
 @pytest.mark.parametrize(
     ("options", "mark", "preamble"),
     [
-        pytest.param([*BY_ASYNCIO, "--asyncio-mode=strict"], "@pytest.mark.asyncio", "", id="asyncio-strict"),
+        pytest.param(
+            [*BY_ASYNCIO, "--asyncio-mode=strict"],
+            "@pytest.mark.asyncio",
+            "",
+            id="asyncio-strict",
+            marks=pytest.mark.slow,
+        ),
         pytest.param([*BY_ASYNCIO, "--asyncio-mode=auto"], "", "", id="asyncio-auto"),
         pytest.param(["-p", "no:asyncio"], "@pytest.mark.anyio", ANYIO_BACKEND, id="anyio-alone"),
         pytest.param(
@@ -61,6 +67,7 @@ BY_ASYNCIO = ["-o", "asyncio_default_fixture_loop_scope=function"]  # unset, it 
             "@pytest.mark.anyio",
             ANYIO_BACKEND,
             id="anyio-beside-asyncio",
+            marks=pytest.mark.slow,
         ),
     ],
 )

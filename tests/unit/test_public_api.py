@@ -56,6 +56,7 @@ from aiolocks import (
 )
 from aiolocks.lock.options import DEFAULTS
 from tests.kinds import declared
+from tests.support.each import each
 from tests.unit.fakes import generous, hold
 
 # Frozen here, so that a change of the contract is a decision.
@@ -240,7 +241,7 @@ def test_everything_else_at_the_top_is_a_module() -> None:
     assert all(inspect.ismodule(value) for value in others.values())
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each("cls", CLASSES)
 def test_every_public_class_is_described_and_says_where_it_is_from(cls) -> None:
     doc = inspect.getdoc(cls)
 
@@ -249,7 +250,7 @@ def test_every_public_class_is_described_and_says_where_it_is_from(cls) -> None:
     assert cls.__module__.startswith("aiolocks")
 
 
-@pytest.mark.parametrize(("cls", "name"), EACH_MEMBER, ids=lambda value: getattr(value, "__name__", value))
+@each("cls, name", EACH_MEMBER)
 def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
     member = inspect.getattr_static(cls, name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -11,6 +12,7 @@ import redis.exceptions as driver
 
 from aiolocks.transport import replies as module
 from aiolocks.transport.replies import PushNotification, Replies, error_of
+from tests.support.each import each
 
 ATTRIBUTE = b"|1\r\n$3\r\nttl\r\n*2\r\n:3600\r\n%1\r\n+a\r\n|1\r\n+b\r\n:1\r\n:2\r\n"
 
@@ -46,9 +48,7 @@ KNOWN: dict[bytes, Any] = {
 }
 
 
-@pytest.mark.parametrize("piece", [1, 2, 5, 1_000])
-@pytest.mark.parametrize("before", [b"", ATTRIBUTE, 2 * ATTRIBUTE], ids=["bare", "attribute", "two"])
-@pytest.mark.parametrize("data", KNOWN)
+@each("data, before, piece", itertools.product(KNOWN, [b"", ATTRIBUTE, 2 * ATTRIBUTE], [1, 2, 5, 1_000]))
 def test_each_sort_of_reply_wherever_it_is_cut(data: bytes, before: bytes, piece: int) -> None:
     expected = [b"first", KNOWN[data], b"last", KNOWN[data]]
     assert read(b"+first\r\n" + before + data + b"+last\r\n" + before + data, piece=piece) == expected

@@ -12,7 +12,7 @@ from aiolocks.kinds.schedule import clock as clock_module
 from aiolocks.kinds.schedule.clock import ServerClock, server_clock
 from aiolocks.kinds.schedule.dues import Every, delay
 from aiolocks.kinds.schedule.plan import Misfire, Overlap, Plan, Policy
-from aiolocks.kinds.ticksteps import Claimed, NotClaimed, Why
+from aiolocks.kinds.schedule.steps import Claimed, NotClaimed, Why
 
 MINUTE = 60_000
 WEEK = 7 * 24 * 60 * MINUTE

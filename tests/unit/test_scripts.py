@@ -8,11 +8,10 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 import aiolocks
 from aiolocks.transport.request import Script, lua_sections
 from tests.kinds import declared
+from tests.support.each import each
 
 PACKAGE = Path(aiolocks.__file__).parent
 LUA = PACKAGE / "lua"
@@ -22,7 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 WITH_SCRIPTS = [path for path in MODULES if re.search(r"\bScript\b", path.read_text("utf-8"))]
 
 # The digests by which servers know the scripts. To change a script, change its line here, and look at
-# tests/lua again.
+# tests/lua again, with `-m slow` too: of the hundreds of mutants, a run has a third.
 FROZEN = {
     "bell_try": "778baf6ff2e29ef392c5329f4d9820d993a5edc7",
     "job_acquire": "068de13eda2be4e98354ec93184a6386d5b7ab46",
@@ -179,10 +178,10 @@ SCRIPTS = scripts()
 MID_MOVE = {name: script.mid_move for name, script in SCRIPTS.items() if script.mid_move is not None}
 """The same steps in the form for a slot that moves."""
 
-file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-section = pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
-script = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-module = pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+file = each("path", FILES)
+section = each("section", SECTIONS.values())
+script = each("script", SCRIPTS.values())
+module = each("path", MODULES)
 
 
 def test_the_scripts_are_the_frozen_ones() -> None:
@@ -206,7 +205,7 @@ def test_a_section_stands_once_and_files_are_nothing_but_sections() -> None:
     assert sorted(named) == sorted(SECTIONS)
 
 
-@pytest.mark.parametrize("name", MID_MOVE)
+@each("name", MID_MOVE)
 def test_the_form_for_a_slot_that_moves_is_the_step_in_its_frame(name) -> None:
     step, mid_move = SCRIPTS[name], MID_MOVE[name]
 
@@ -307,11 +306,7 @@ BUILT_IN = {"error", "ipairs", "pairs", "pcall", "tonumber", "tostring", "type",
 KEYWORDS = {"and", "elseif", "if", "in", "not", "or", "return", "while", "function"}
 
 
-@pytest.mark.parametrize(
-    "script",
-    [*SCRIPTS.values(), *MID_MOVE.values()],
-    ids=[*SCRIPTS, *(f"{name} mid-move" for name in MID_MOVE)],
-)
+@each("script", [*SCRIPTS.values(), *MID_MOVE.values()])
 def test_has_no_global_variables(script) -> None:
     """A server refuses them only when the line is executed."""
     text = re.sub(r"--.*|'[^'\n]*'", "", script.text.decode())
@@ -344,7 +339,7 @@ def test_modules_with_scripts_are_found() -> None:
     assert PACKAGE / "kinds" / "permits.py" in WITH_SCRIPTS
 
 
-@pytest.mark.parametrize("path", WITH_SCRIPTS, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@each("path", WITH_SCRIPTS)
 def test_no_python_file_puts_a_script_together(path) -> None:
     """The text of a script is passed on as it is: no operator, f-string, subscript or method touches it."""
     tree = ast.parse(path.read_text("utf-8"))

@@ -16,9 +16,8 @@ from redis.asyncio import Redis
 
 from aiolocks import JSON, RemoteCallError, ResultNotKeptError, Session, SingleFlight
 from aiolocks.errors import LockError
-from aiolocks.kinds.flightarguments import digest_of
-from aiolocks.kinds.flightsteps import Left
-from aiolocks.kinds.outcomes import Outcome
+from aiolocks.kinds.flights import Left
+from aiolocks.kinds.singleflight import Outcome, digest_of
 
 REDIS = Redis()
 

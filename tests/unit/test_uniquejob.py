@@ -19,8 +19,7 @@ from aiolocks import (
     Session,
     UniqueJob,
 )
-from aiolocks.kinds.jobsteps import JobSteps
-from aiolocks.kinds.tickets import MODES, Mode, Ticket
+from aiolocks.kinds.uniquejob import MODES, JobSteps, Mode, Ticket
 
 OF_TICKETS = ("about", "before", "over", "owner")
 pytestmark = pytest.mark.leaves_keys(*(f"*:uniquejob.{role}:*" for role in OF_TICKETS))

@@ -44,7 +44,7 @@ def test_they_build_the_site_as_ci_run_does() -> None:
     builds = [step for step in steps("docs", "build") if "mkdocs build" in step.get("run", "")]
     (line,) = [line for line in (ROOT / ".ci/run").read_text().splitlines() if "mkdocs build" in line]
     (variable,) = builds[0]["env"].items()
-    assert f"{'='.join(variable)} step {builds[0]['run']}" == line.replace('"$copy/site"', "site")
+    assert f"{'='.join(variable)} beside {builds[0]['run']}" == line.replace('"$copy/site"', "site")
 
 
 def test_the_matrix_has_what_is_promised() -> None:

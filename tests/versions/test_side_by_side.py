@@ -75,8 +75,14 @@ async def start(server: Server, kind: str, path: Path, *arguments: str) -> async
     )
 
 
+ALIKE = {"reentrant", "semaphore", "fairlock", "rangelock"}
+"""They wake through the scripts of another kind here: of permits, of spans, or those of a lock."""
+
+
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else []) for kind in KINDS]
+)
 async def test_both_versions_exclude_and_wake_each_other(
     server: Server, redis: Redis, before: Path, kind: str
 ) -> None:
@@ -94,7 +100,7 @@ async def test_both_versions_exclude_and_wake_each_other(
 
 
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("kind", ["rwlock", "rangelock"])
+@pytest.mark.parametrize("kind", ["rwlock", pytest.param("rangelock", marks=pytest.mark.slow)])
 async def test_readers_planners_and_writers_of_both_versions_exclude_and_starve_nobody(
     server: Server, redis: Redis, before_places: Path, kind: str
 ) -> None:
@@ -131,7 +137,7 @@ def gaps(dues: list[float]) -> set[float]:
 
 
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("misfire", ["latest", "all"])
+@pytest.mark.parametrize("misfire", [pytest.param("latest", marks=pytest.mark.slow), "all"])
 async def test_a_schedule_goes_on_in_an_update_and_when_that_is_taken_back(
     server: Server, released: Path, misfire: str
 ) -> None:
@@ -170,7 +176,7 @@ async def test_t_p_14_a_schedule_that_an_update_changes_runs_each_tick_at_most_o
 
 
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("misfire", ["latest", "all"])
+@pytest.mark.parametrize("misfire", ["latest", pytest.param("all", marks=pytest.mark.slow)])
 async def test_what_was_missed_during_an_update_is_made_up_for(
     server: Server, released: Path, misfire: str
 ) -> None:

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple, final
 
 from ... import BackendError, Session, TickRecord
 from ...inspect.looking import scan_names
+from ...kinds.leadership import KIND as LEADERSHIP
+from ...kinds.leadership import Observing, TermFound
+from ...kinds.schedule.steps import Times, reading, times
 from ...kinds.schedule.ticks import history
-from ...kinds.terms import KIND as LEADERSHIP
-from ...kinds.terms import Observing, TermFound
-from ...kinds.ticksteps import Times, reading, times
 from ...lock.context import Context
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of

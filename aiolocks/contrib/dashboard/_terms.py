@@ -9,10 +9,10 @@ from typing import Final, final
 
 from ..._infos import KindAndName
 from ...inspect.census import Census
+from ...kinds.leadership import KIND as LEADERSHIP
+from ...kinds.leadership import Observing, TermFound
+from ...kinds.schedule.steps import reading
 from ...kinds.schedule.ticks import TickRecord, history
-from ...kinds.terms import KIND as LEADERSHIP
-from ...kinds.terms import Observing, TermFound
-from ...kinds.ticksteps import reading
 from ...lock.context import Context
 from ._rows import Row, leader_row, schedule_row, term_row, tick_row
 

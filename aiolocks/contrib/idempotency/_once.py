@@ -26,8 +26,7 @@ from ...errors import (
     ResultNotKeptError,
     SessionClosedError,
 )
-from ...kinds.outcomes import comes_of_cancellation
-from ...kinds.singleflight import SingleFlight
+from ...kinds.singleflight import SingleFlight, comes_of_cancellation
 from ...kinds.turnstile import Turnstile
 from ...lock.sources import log_level, prefix_of
 from .._holds import Holds

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from ...lock.context import Context
 from ...transport import clocks
-from ..ticksteps import reading
+from .steps import reading
 
 _FRESH: Final = 600.0
 """Seconds for which one reading will do: a good clock is wrong by 30 ms after that."""

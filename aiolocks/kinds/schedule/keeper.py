@@ -9,11 +9,11 @@ from typing import Final, final
 
 from ...errors import BackendError, ConfigurationError, LockError
 from ...lock.context import Context
-from ..ticksteps import Claimed, NotClaimed
 from .clock import ServerClock, ask_time, server_clock
 from .plan import Plan
 from .runs import Claims, Job, Run
 from .settings import Settings
+from .steps import Claimed, NotClaimed
 
 log: Final = logging.getLogger("aiolocks.schedule")
 

@@ -7,12 +7,12 @@ from typing import Final
 
 from ...lock.context import Context
 from ...lock.options import Options
-from ..ticksteps import NotClaimed
 from .clock import ask_time, server_clock
 from .dues import Dues
 from .plan import LATE, Plan, Policy
 from .runs import Claims, Run
 from .settings import Settings
+from .steps import NotClaimed
 
 ONCE: Final = Policy(overlap="skip", misfire="latest", redo=0, jitter=0)
 _AGAIN: Final = ("early", "busy")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, final
 
-from ..ticksteps import Ask, Claimed, NotClaimed
 from .dues import Dues, delay
+from .steps import Ask, Claimed, NotClaimed
 
 Overlap = Literal["skip", "queue", "allow"]
 Misfire = Literal["latest", "skip", "all"]

@@ -16,8 +16,8 @@ from ...lock.clock import milliseconds
 from ...lock.context import Context
 from ...lock.lease import BodyScope, Lease
 from ...lock.options import Options
-from ..ticksteps import Ask, Claimed, NotClaimed, TickSteps
 from .clock import ServerClock
+from .steps import Ask, Claimed, NotClaimed, TickSteps
 from .ticks import Outcome, Tick, at, lost_run
 
 log: Final = logging.getLogger("aiolocks.schedule")

@@ -14,12 +14,12 @@ from ...lock.context import Context
 from ...lock.misuse import AsyncOnly
 from ...lock.options import Metadata, Seconds, reject_unknown, whole_number
 from ...lock.sources import engine_of, source_of
-from ..ticksteps import reading
 from .keeper import Keeper
 from .once import claim_nearest, trigger
 from .plan import Misfire, Overlap
 from .runs import Job, Run
 from .settings import MEANT, Settings
+from .steps import reading
 from .ticks import Tick, TickRecord, history
 
 P = ParamSpec("P")

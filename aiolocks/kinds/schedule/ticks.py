@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
 from ...lock.lease import Lease
-from ..ticksteps import Read
 from .dues import Dues, between
+from .steps import Read
 
 Outcome = Literal["running", "done", "failed", "timeout", "stopped", "lost", "skipped"]
 

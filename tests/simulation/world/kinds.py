@@ -330,7 +330,10 @@ KINDS |= {
     for kind in (
         *(
             _on_cluster(KINDS[name])
-            for name in ("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock")
+            for name in (
+                *("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock"),
+                *("ratelimit", "latch"),
+            )
         ),
         *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock")),
         # Nobody waits for the replica when a lease is adopted.

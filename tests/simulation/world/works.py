@@ -27,7 +27,7 @@ from aiolocks import (
     UniqueJob,
 )
 from aiolocks.errors import StaleFenceError
-from aiolocks.kinds.tickets import Ticket
+from aiolocks.kinds.uniquejob import Ticket
 
 from .checkers import Referee
 from .counted import BURST, LIMIT, PER, STEPS, Counts

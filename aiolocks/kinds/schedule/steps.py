@@ -6,15 +6,25 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, final
 
-from ..transport.answers import Answer, Granted, Refused, Released, released, truth
-from ..transport.commands.base import NO_SEAT, SEAT_LENGTH
-from ..transport.commands.family import Family, Kind, Step
-from ..transport.commands.listening import Listener
-from ..transport.commands.snapshots import NO_CONTENT, Content, Snapshot
-from ..transport.keys import key
-from ..transport.request import Argument, Command, Script
-from .permits import FORCE_PERMITS, NEEDS, RENEW, SHARED, read_permits
-from .runsteps import RUN_ADOPT, RUN_ANNOTATE, RUN_LOCKED, RUN_OWNED, RunSteps
+from ...transport.answers import Answer, Granted, Refused, Released, released, truth
+from ...transport.commands.base import NO_SEAT, SEAT_LENGTH
+from ...transport.commands.family import Family, Kind, Step
+from ...transport.commands.listening import Listener
+from ...transport.commands.snapshots import NO_CONTENT, Content, Snapshot
+from ...transport.keys import key
+from ...transport.request import Argument, Command, Script
+from ..permits import (
+    FORCE_PERMITS,
+    NEEDS,
+    RENEW,
+    RUN_ADOPT,
+    RUN_ANNOTATE,
+    RUN_LOCKED,
+    RUN_OWNED,
+    SHARED,
+    RunSteps,
+    read_permits,
+)
 
 _CLAIM: Final = Script("schedule_claim", *SHARED, "ticks", "claims")
 _TRIGGER: Final = Script("schedule_trigger", *SHARED, "ticks", "claims")
