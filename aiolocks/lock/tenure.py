@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("aiolocks.session")
 
 _NUMBERS: Final = 65_536
-"""Fencing tokens of a block: also the microseconds by which a fence may be ahead of the clock after a death."""
+"""Fencing tokens of a block: after a death, a fence may be ahead of the clock by as many microseconds."""
 _MOST_IDLE: Final = 1_024
 """Tenures of a session that nobody uses. About 1 KiB each here, and 0.7 KiB on the server."""
 _MOST_HABITS: Final = 1_024
