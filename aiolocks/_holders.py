@@ -43,8 +43,8 @@ class HolderInfo:
         names: How many names a `MultiLock` of several names holds under this lease.
         keys: Of `Limits`: each key of which it holds a permit, with the cap that it was acquired with.
         value: The value that the leader of a `Leadership` has published.
-        cached: Its session may keep it between uses (`Lock(..., cache=...)`). Whether a task uses it now, only
-            that session knows: `held_since` is when the session got it, and `task` is None.
+        cached: Its session may keep it between uses (`Lock(..., cache=...)`). Whether a task uses it now,
+            only that session knows: `held_since` is when the session got it, and `task` is None.
         span: The interval of a `RangeLock` that it holds; both ends belong to it: `[0, 10)` ends with the
             number right below 10.
     """

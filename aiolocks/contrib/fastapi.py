@@ -251,8 +251,9 @@ class Locked(params.Depends):
             kind=kind,
             blocking_timeout=blocking_timeout,
             conflict=Conflicting(status=status, retry_after=retry_after, detail=detail),
-            options={**options, **({"cache": cache} if cache else {})},
+            options=dict(options),
             name=name,
+            cache=cache,
         )
         super().__init__(dependency=_Hold(name, recipe), scope="function")
         # For FastAPI, which looks at what it may call, in `Depends(Locked(...))`: at these of the instance.
