@@ -210,6 +210,7 @@ HOLDER = {
     "mode",
     "value",
     "span",
+    "cached",
 }
 
 LEADER = {"name", "fencing_token", "value", "host", "pid", "task", "metadata", "elected_at", "remaining"}

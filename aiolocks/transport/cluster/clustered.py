@@ -214,7 +214,8 @@ class Clustered:
     def _rehang(self, slots: set[int]) -> None:
         """Waiters with bells in these slots must look: a bell may have been rung, and hang nowhere."""
         if bells := [bell for bell in self._bells if slot_of(bell) in slots]:
-            self._on_rung(self.way or "poll", bells)
+            way = self.way or "poll"
+            self._on_rung(way, bells)
 
     # -- the table
 
