@@ -433,7 +433,8 @@ class MultiScripts(Scripts):
     def text(self, step: str) -> bytes:
         shared: tuple[str, ...] = ("shared/forms", "shared/bells", "shared/locks")
         if step == "multi_acquire":
-            shared = ("shared/forms", "shared/bells", "shared/fence", "shared/locks", "shared/seats")
+            parts = ("forms", "bells", "fence", "locks", "seats", "recall")
+            shared = tuple(f"shared/{part}" for part in parts)
         elif step in ("multi_locked", "sit"):
             shared = ()
         shared += ("shared/stolen",) if step in TELLING_OF_THIEVES else ()
