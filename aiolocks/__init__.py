@@ -5,6 +5,7 @@ import typing
 
 from .errors import (
     BackendError,
+    CombinerFullError,
     ConfigurationError,
     DeadlockError,
     DuplicateJobError,
@@ -31,6 +32,7 @@ if typing.TYPE_CHECKING:
     from ._deadlocks import Deadlock, DeadlockedTask
     from ._holders import HolderInfo
     from ._infos import LockInfo, WaiterInfo
+    from .kinds.combiner import Batch, Combiner, Left
     from .kinds.fenced import FencedRegister
     from .kinds.latch import Latch
     from .kinds.leadership import LeaderInfo, Leadership, Term
@@ -70,7 +72,10 @@ __all__ = [
     "JSON",
     "BackendError",
     "Backoff",
+    "Batch",
     "Bound",
+    "Combiner",
+    "CombinerFullError",
     "ConfigurationError",
     "Deadlock",
     "DeadlockError",
@@ -88,6 +93,7 @@ __all__ = [
     "Leadership",
     "Lease",
     "LeaseState",
+    "Left",
     "Limits",
     "Lock",
     "LockError",

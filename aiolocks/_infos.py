@@ -45,7 +45,8 @@ class LockInfo:
             but one for each task where waiting is fair. Of a `Lock`, a waiter whose own session has the
             holder is not in the queue, and not counted.
         value: How many permits a `Semaphore` has in all; how many have gone through a `Turnstile`;
-            how many requests a `RateLimit` would admit at once; how many steps of a `Latch` are left.
+            how many requests a `RateLimit` would admit at once; how many steps of a `Latch` are left;
+            how many items wait with a `Combiner`, or are being run.
         problem: The fault in the keys of this name, in words; empty if there is none.
         waiting: The first 100 of the waiters, in the order of the queue.
         kept_for: Seconds for which nobody can acquire it, though nobody holds it: it was released before its

@@ -11,8 +11,9 @@ LockError
  ├─ DuplicateJobError                      UniqueJob: somebody is already doing it
  ├─ StaleFenceError                        a write with an older fencing token than one already seen
  ├─ FingerprintError                       SingleFlight: the key is in use for another request
- ├─ RemoteCallError                        SingleFlight: the runner elsewhere raised
- ├─ ResultNotKeptError                     SingleFlight: the call was done, and its value could not be kept
+ ├─ RemoteCallError                        SingleFlight, Combiner: the runner elsewhere raised
+ ├─ ResultNotKeptError                     it was done, and its value could not be kept for others
+ ├─ CombinerFullError                      Combiner: as many items wait as may
  ├─ ConfigurationError (also ValueError)   the server or the arguments do not allow what was asked
  └─ BackendError                           Redis did not answer, or refused
 ```
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendError",
+    "CombinerFullError",
     "ConfigurationError",
     "DeadlockError",
     "DuplicateJobError",
@@ -295,22 +297,50 @@ class ResultNotKeptError(LockError):
     The work is done. A new call would do it a second time, so the key stays taken: for `keep` seconds every
     call with this key gets this error, and the function does not run.
 
+    Also raised to a caller of a `Combiner` whose item was done, and whose result cannot be had.
+
     Attributes:
-        key: The key.
+        key: The key, or the name.
         reason: The obstacle, with the type of the error that reported it.
         here: Whether the function ran in this session, so that `value` is there.
         value: The value of the function, if it ran here; else None.
     """
 
-    def __init__(self, key: str, reason: str, *, here: bool = False, value: object = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        reason: str,
+        *,
+        here: bool = False,
+        value: object = None,
+        what: str = "the call of SingleFlight key",
+    ) -> None:
         self.key = key
         self.reason = reason
         self.here = here
         self.value: Any = value
         where = "this error has it as its value" if here else "only the process that made it has it"
         super().__init__(
-            f"the call of SingleFlight key {key!r} was done, but its value could not be kept for others "
-            f"({reason}): {where}"
+            f"{what} {key!r} was done, but its value could not be kept for others ({reason}): {where}"
+        )
+
+
+class CombinerFullError(LockError):
+    """Raised when an item cannot be left with a `Combiner`: as many wait there as may. It was not left.
+
+    Attributes:
+        name: Name of the combiner.
+        pressure: How many items wait or are being run.
+        most_waiting: How many may.
+    """
+
+    def __init__(self, name: str, *, pressure: int, most_waiting: int) -> None:
+        self.name = name
+        self.pressure = pressure
+        self.most_waiting = most_waiting
+        super().__init__(
+            f"Combiner {name!r} is full: {pressure} items wait, and at most {most_waiting} may. Try again "
+            "later, or let more workers run: with drain(), or larger batches with most="
         )
 
 

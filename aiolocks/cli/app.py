@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import click
@@ -50,7 +50,7 @@ _OF_OTHERS = ("--url", "--uri", "--redis-url", "--host", "--port", "-u", "-p")
 
 
 @contextlib.contextmanager
-def _other_names() -> Iterator[None]:
+def _other_names() -> Generator[None]:
     """Who takes the name of another program is told the one of ours."""
     try:
         yield

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, cast, final
 from .. import Session
 from ..errors import (
     BackendError,
+    CombinerFullError,
     DuplicateJobError,
     FingerprintError,
     LockError,
@@ -45,6 +46,7 @@ _ANSWERS: Final[dict[type[LockError], _Answer]] = {
     LockLostError: _Answer(UNAVAILABLE, HALF_DONE, again=False),
     BackendError: _Answer(UNAVAILABLE, "The service that keeps requests apart does not answer.", again=True),
     SessionClosedError: _Answer(UNAVAILABLE, "This server is shutting down. Try again.", again=True),
+    CombinerFullError: _Answer(UNAVAILABLE, "Too much work waits. Try again later.", again=True),
     FingerprintError: _Answer(422, "The key of this request is in use for another request.", again=False),
     DuplicateJobError: _Answer(409, "This is being done, or was done, already.", again=False),
     StaleFenceError: _Answer(409, "A later change has come before this one.", again=False),

@@ -25,6 +25,10 @@ COUNTERS: Final = {
     "stolen": ("lease", "Locks taken from their holder by force."),
     "admissions": ("request", "Requests that a rate limit has admitted."),
     "refusals": ("request", "Requests that a rate limit has refused at once."),
+    "left_items": ("item", "Items that were left with a combiner."),
+    "batches": ("batch", "Batches that a combiner has run."),
+    "batch_items": ("item", "Items of the batches that a combiner has run."),
+    "dropped_items": ("item", "Items that nobody has run for as long as they are kept."),
 }
 """By name: the unit that is counted, and the description."""
 
@@ -128,3 +132,15 @@ class MeasuringListener(ABC, Generic[SeriesT]):
     def on_refused(self, event: LockEvent) -> None:
         """Called by the session."""
         self._tell(event, refusals=1)
+
+    def on_left(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._tell(event, left_items=event.items)
+
+    def on_combined(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._tell(event, batches=1, batch_items=event.items)
+
+    def on_dropped(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._tell(event, dropped_items=event.items)

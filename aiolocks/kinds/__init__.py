@@ -26,6 +26,7 @@ _OF_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "ratelimit": ("RateDecision", "RateLimit"),
     "latch": ("Latch",),
     "fenced": ("FencedRegister",),
+    "combiner": ("Batch", "Combiner", "Left"),
 }
 """The modules that say which kinds there are (`KINDS`), as operators see them, and their public names."""
 _OTHERS: Final[dict[str, tuple[str, ...]]] = {

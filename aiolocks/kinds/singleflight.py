@@ -245,16 +245,22 @@ class Outcome:
     @classmethod
     def of_another(cls, key: str, left: Left, serializer: Serializer) -> Outcome:
         """The outcome that a run elsewhere has left. Raises what the serializer raises."""
-        due = left.run if left.due else None
-        if left.tag == VALUE:
-            value = serializer.loads(left.payload)
-            return cls(VALUE, left.payload, value=value, error=None, due=due)
-        error: Exception
-        if left.tag == NOT_KEPT:
-            error = ResultNotKeptError(key, _reason(left.payload))
-        else:
-            error = _raised_elsewhere(left.payload)
-        return cls(left.tag, left.payload, error=error, due=due)
+        outcome = cls.told(left.tag, left.payload, serializer, lambda why: ResultNotKeptError(key, why))
+        outcome.due = left.run if left.due else None
+        return outcome
+
+    @classmethod
+    def told(
+        cls, tag: str, payload: bytes, serializer: Serializer, not_kept: Callable[[str], Exception]
+    ) -> Outcome:
+        """The outcome that a run elsewhere has told. Raises what the serializer raises.
+
+        `not_kept` makes the error for a value that others cannot have, of the reason for that.
+        """
+        if tag == VALUE:
+            return cls(VALUE, payload, value=serializer.loads(payload), error=None)
+        error = not_kept(_reason(payload)) if tag == NOT_KEPT else _raised_elsewhere(payload)
+        return cls(tag, payload, error=error)
 
     def confirmed(self, left: Left) -> Outcome:
         """The same, as a run of ours has left it: its value may have been kept although nobody told us."""

@@ -32,6 +32,9 @@ _HOOKS: Final = (
     "on_deadlock",
     "on_admitted",
     "on_refused",
+    "on_left",
+    "on_combined",
+    "on_dropped",
 )
 
 
@@ -48,14 +51,18 @@ class LockEvent:
             how long it waited, for `on_refused` after how long it would be admitted, for `on_renewed` how
             long it may be relied on, for `on_downgraded`, `on_shrunk`, `on_released`, `on_lost` and
             `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
-            server's clock.
+            server's clock; for `on_combined` how long the run of the batch took.
         reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
             for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
-            for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for.
+            for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for; for
+            `on_combined`, `"failed"` if the run has raised.
         was: Kind of the lock before, for `on_downgraded`; of the upgradable lease, for `on_upgraded`.
         cached: For `on_acquired`: the lease came without a request, for its session had kept it.
         interval: Lower and upper end of what the lease holds, as numbers; None but for the leases of a
             `RangeLock`.
+        items: For `on_left` how many items were left with the `Combiner`, for `on_combined` how many its
+            batch had, for `on_dropped` how many were dropped.
+        pressure: For `on_left` how many items wait under the name now, or are being run.
     """
 
     kind: str
@@ -66,6 +73,8 @@ class LockEvent:
     was: str = ""
     interval: tuple[float, float] | None = None
     cached: bool = False
+    items: int = 0
+    pressure: int = 0
 
 
 class Leased(Protocol):
@@ -181,6 +190,32 @@ class Events:
         """By a rate limit, which would admit it after so long."""
         if hooks := self._hooks["on_refused"]:
             _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
+
+    def left(self, kind: str, name: str, *, items: int, pressure: int) -> None:
+        """So many were left with a combiner, where so many wait now."""
+        if hooks := self._hooks["on_left"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, items=items, pressure=pressure))
+
+    def combined(
+        self, fencing_token: int, kind: str, name: str, *, items: int, seconds: float, reason: str
+    ) -> None:
+        """A batch of so many was run."""
+        log.debug("%s %r: a batch of %d items was run in %.3f s", kind, name, items, seconds)
+        if hooks := self._hooks["on_combined"]:
+            event = LockEvent(
+                kind=kind,
+                name=name,
+                fencing_token=fencing_token,
+                items=items,
+                seconds=seconds,
+                reason=reason,
+            )
+            _tell(hooks, event)
+
+    def dropped(self, kind: str, name: str, items: int) -> None:
+        """So many were kept no longer."""
+        if hooks := self._hooks["on_dropped"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, items=items))
 
     def acquired(self, lease: Leased, seconds: float) -> None:
         self.counters.acquisitions += 1

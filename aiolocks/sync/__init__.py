@@ -27,9 +27,10 @@ from .locks import (
     WriterLease,
 )
 from .session import Session
-from .waits import Latch, RateLimit
+from .waits import Combiner, Latch, RateLimit
 
 __all__ = [
+    "Combiner",
     "Latch",
     "Lease",
     "Limits",

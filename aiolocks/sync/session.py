@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Never, Self, TypeVar, Unpack, final
 
 from .. import Session as AsyncSession
+from ..kinds.combiner import Combiner as AsyncCombiner
 from ..kinds.latch import Latch as AsyncLatch
 from ..kinds.limits import Limits as AsyncLimits
 from ..kinds.lock import Lock as AsyncLock
@@ -17,6 +18,7 @@ from ..kinds.permits import Semaphore as AsyncSemaphore
 from ..kinds.ratelimit import RateLimit as AsyncRateLimit
 from ..kinds.redlock import Redlock as AsyncRedlock
 from ..kinds.reentrant import ReentrantLock as AsyncReentrantLock
+from ..kinds.serializers import JSON, Serializer
 from ..kinds.spans import RangeLock as AsyncRangeLock
 from ..kinds.spans import RWLock as AsyncRWLock
 from ..lock.context import SessionOptions
@@ -25,7 +27,7 @@ from ..lock.statistics import SessionStatistics
 from .link import Link
 from .locks import Lease, Limits, Lock, OnLost, RangeLock, ReentrantLease, RWLock, Semaphore
 from .misuse import SyncOnly
-from .waits import Latch, RateLimit
+from .waits import Combiner, Latch, RateLimit
 
 T = TypeVar("T")
 
@@ -525,6 +527,50 @@ class Session(SyncOnly):
         )
 
     # -- what is waited for, and not held
+
+    def combiner(
+        self,
+        name: str,
+        *,
+        ttl: Seconds = 30.0,
+        window: Seconds = 0.0,
+        within: Seconds | None = None,
+        most: int = 1000,
+        most_waiting: int = 10_000,
+        retry: int = 0,
+        keep: Seconds = 86400.0,
+        serializer: Serializer = JSON,
+        **unknown: Never,
+    ) -> Combiner:
+        """Work that callers leave, and that one does for all, as `aiolocks.Combiner`.
+
+        Args:
+            name: As of `aiolocks.Combiner`; so for the others.
+            ttl: Seconds that a run lasts without a renewal.
+            window: Seconds for which items are collected before a run.
+            within: With it, each item begins the window anew, and in all it lasts at most so many seconds.
+            most: How many items a batch has at most.
+            most_waiting: How many items may wait.
+            retry: How often a batch whose run raised is run again.
+            keep: Seconds after which an item that nobody has run is dropped.
+            serializer: How items and results travel.
+        """
+        reject_unknown("combiner()", unknown, _MEANT)
+        return Combiner(
+            self._link,
+            lambda session: AsyncCombiner(
+                session,
+                name,
+                ttl=ttl,
+                window=window,
+                within=within,
+                most=most,
+                most_waiting=most_waiting,
+                retry=retry,
+                keep=keep,
+                serializer=serializer,
+            ),
+        )
 
     def latch(self, name: str, count: int, *, ttl: Seconds = 3600.0, **unknown: Never) -> Latch:
         """So many steps, after which all who wait go on, as `aiolocks.Latch`.

@@ -1,14 +1,17 @@
-"""Rate limits and latches for threads: they are waited for, and not held."""
+"""Rate limits, latches and combiners for threads: they are waited for, and not held."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Never, ParamSpec, TypeVar, final
+from typing import Any, Never, ParamSpec, TypeVar, final
 
 from .. import Session as AsyncSession
+from ..kinds.combiner import Batch, Left
+from ..kinds.combiner import Combiner as AsyncCombiner
 from ..kinds.latch import Latch as AsyncLatch
 from ..kinds.ratelimit import RateDecision
 from ..kinds.ratelimit import RateLimit as AsyncRateLimit
@@ -147,3 +150,72 @@ class Latch(SyncOnly):
 
     def __repr__(self) -> str:
         return f"<sync {repr(self._here)[1:]}"
+
+
+@final
+class Combiner(SyncOnly):
+    """Work that callers leave, as `aiolocks.Combiner`; made by `Session.combiner()`.
+
+    The function that runs a batch is a plain one, and runs in a worker thread. A loss cannot cancel a thread:
+    a run that has lost its lease goes on beside the next one. Where that would do harm, check
+    `batch.fencing_token` in the store.
+    """
+
+    _elsewhere = "make one there, with the same arguments"
+
+    __slots__ = ("_link", "_make")
+
+    def __init__(self, link: Link, make: Callable[[AsyncSession], AsyncCombiner]) -> None:
+        make(link.session())  # checks the arguments
+        self._link = link
+        self._make = make
+
+    @property
+    def name(self) -> str:
+        """Name of the combiner, with its fields."""
+        return self._here.name
+
+    @property
+    def _here(self) -> AsyncCombiner:
+        return self._make(self._link.session())
+
+    def submit(self, item: Any, run: Callable[[Batch], R], /, **fields: object) -> R:
+        """Leaves an item, and gives its result, as `aiolocks.Combiner.submit` does, with the same errors."""
+        threaded = _threaded(run)
+        return self._link.ask(lambda: self._here.submit(item, threaded, **fields))
+
+    def leave(self, item: Any, /, **fields: object) -> Left:
+        """Leaves an item for the next run, as `aiolocks.Combiner.leave` does; raises the same errors."""
+        return self._link.ask(lambda: self._here.leave(item, **fields))
+
+    def drain(self, run: Callable[[Batch], object], /, **fields: object) -> None:
+        """Runs what is left, as `aiolocks.Combiner.drain`, until an exception is raised in this thread."""
+        threaded = _threaded(run)
+        self._link.ask(lambda: self._here.drain(threaded, **fields))
+
+    def __call__(self, function: Callable[[Batch], R]) -> Callable[..., R]:
+        """Decorates the function that runs a batch: calling it with an item is `submit`.
+
+        Raises:
+            TypeError: It is a coroutine function.
+        """
+        _threaded(function)
+
+        @functools.wraps(function)
+        def submitting(item: Any, /, **fields: object) -> R:
+            return self.submit(item, function, **fields)
+
+        return submitting
+
+    def __repr__(self) -> str:
+        return f"<sync {repr(self._here)[1:]}"
+
+
+def _threaded(run: Callable[[Batch], R]) -> Callable[[Batch], Coroutine[Any, Any, R]]:
+    if inspect.iscoroutinefunction(run):
+        raise TypeError(f"this takes a plain function; for {run!r} take aiolocks.Combiner")
+
+    async def threaded(batch: Batch) -> R:
+        return await asyncio.to_thread(run, batch)
+
+    return threaded

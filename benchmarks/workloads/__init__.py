@@ -14,6 +14,7 @@ from .alone import Alone
 from .base import Workload
 from .cached import Cached
 from .cluster import InCluster
+from .combiner import Combined
 from .costs import Costs
 from .counts import Counts
 from .crash import Crash
@@ -72,6 +73,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
         partial(LockOrWatchByProcesses, inside=1),
     ],
     "jobs": [SharedRun, Updates, OtherJobs],
+    "combiner": [partial(Combined, callers=250), partial(Combined, callers=25)],
     "redlock": [RedlockAlone, ContendedRedlock],
     "cluster": [
         partial(InCluster, same=Many),

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from aiolocks import Lease, Lock, RangeLock, RWLock, Session, SingleFlight
+from aiolocks import Batch, Combiner, Lease, Lock, RangeLock, RWLock, Session, SingleFlight
 from aiolocks.contrib import dashboard
 from aiolocks.contrib.fastapi import (
     Limited,
@@ -35,14 +35,16 @@ from aiolocks.contrib.prometheus import PrometheusListener
 from aiolocks.contrib.sqlalchemy import fence
 
 from .settings import DATABASE, OPERATOR, REDIS, TTL
-from .tables import Account, Base, BookedHour, Booking, Order, Parcel, Payment, Setting
+from .tables import Account, Base, BookedHour, Booking, Change, Order, Parcel, Payment, Setting
 
 engine = create_async_engine(DATABASE)
 sessions = async_sessionmaker(engine)
 store = SQLAlchemyStore(sessions, metadata=Base.metadata)  # its table is one of ours
 
 # quote session
-metrics = PrometheusListener(names=["order:*", "account:*", "room:*", "exports", "settings", "prices"])
+metrics = PrometheusListener(
+    names=["order:*", "account:*", "room:*", "exports", "settings", "prices", "sync:*"]
+)
 locks = Session.from_url(REDIS, prefix="shop", listeners=[metrics], metadata={"service": "shop"})
 
 
@@ -164,6 +166,32 @@ async def export() -> dict[str, str]:
 
 
 # unquote limits
+
+
+# quote combiner
+@Combiner(locks, "sync:{account}", ttl=TTL, retry=2)
+async def synchronise(batch: Batch) -> int:
+    """All that was left for an account until it begins, in one call of its slow service."""
+    async with sessions() as transaction, transaction.begin():
+        await fence(transaction, batch.lease)  # a run that was frozen writes nothing beside the next one
+        known = select(Change.id).where(Change.id.in_([change["id"] for change in batch.items]))
+        done = {*await transaction.scalars(known)}  # by a run that died before it could say so
+        await asyncio.sleep(0.02)
+        for change in batch.items:
+            if change["id"] not in done:
+                row = Change(id=change["id"], account=change["account"], run=batch.fencing_token)
+                transaction.add(row)
+                done.add(row.id)
+    return batch.number
+
+
+@app.post("/accounts/{account}/webhooks", status_code=201)
+async def webhook(account: int, change: str) -> dict[str, int]:
+    """A change of an account: answered when it was synchronised, with those that came meanwhile."""
+    return {"batch": await synchronise({"id": change, "account": account}, account=account)}
+
+
+# unquote combiner
 
 
 # quote range

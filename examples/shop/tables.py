@@ -5,7 +5,8 @@ Invariants, which the tests of aiolocks check after faults:
 - a payment is there once for each reference, and the sum of an account is that of its payments;
 - no two bookings of a room have an hour in common;
 - the invoice numbers have neither a gap nor a duplicate;
-- a tick is there once.
+- a tick is there once;
+- a change of an account is there once.
 """
 
 from collections.abc import AsyncGenerator
@@ -55,6 +56,15 @@ class Payment(Base):
     reference: Mapped[str] = mapped_column(index=True)
     cents: Mapped[int] = mapped_column(BigInteger)
     invoice: Mapped[int | None]
+
+
+class Change(Base):
+    """A change of an account that was synchronised, and the fencing token of its run."""
+
+    __tablename__ = "change"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    account: Mapped[int] = mapped_column(index=True)
+    run: Mapped[int] = mapped_column(BigInteger)
 
 
 class Booking(Base):

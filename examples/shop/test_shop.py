@@ -59,6 +59,22 @@ async def test_a_payment_is_taken_once(serves: Callable[[], Any]) -> None:
     assert (first.status_code, again.json(), taken) == (201, first.json(), 500)
 
 
+async def test_webhooks_of_an_account_are_synchronised_together(serves: Callable[[], Any]) -> None:
+    async with serves() as http:
+        posts = [
+            http.post(f"/accounts/{n % 20}/webhooks", params={"change": f"{n % 20}.{n // 20}"})
+            for n in range(200)
+        ]
+        answers = await asyncio.gather(*posts)
+        async with service.sessions() as database:
+            changes = await database.scalar(select(func.count()).select_from(tables.Change))
+            runs = await database.scalar(select(func.count(tables.Change.run.distinct())))
+    assert {answer.status_code for answer in answers} == {201}
+    assert changes == 200
+    assert runs is not None
+    assert 20 <= runs <= 60
+
+
 async def test_a_room_is_booked_once(serves: Callable[[], Any]) -> None:
     async with serves() as http:
         wishes = [{"begin": 9, "end": 12}, {"begin": 11, "end": 13}, {"begin": 12, "end": 14}]

@@ -9,6 +9,8 @@ import pytest
 from redis.asyncio import RedisCluster
 
 from aiolocks import (
+    Batch,
+    Combiner,
     ConfigurationError,
     FencedRegister,
     Lease,
@@ -142,6 +144,42 @@ async def test_a_cancelled_acquire_leaves_nothing(
         await asyncio.wait([task])
     await holder.release()
     assert keys(cluster) == []
+
+
+@pytest.mark.leaves_keys("*combiner*")
+@pytest.mark.parametrize("name", ["a", "b", "user:{42}:sync"])
+async def test_a_combiner_has_all_keys_of_a_name_in_one_slot(
+    clustered: RedisCluster, keys: Keys, cluster: EmbeddedServer, name: str
+) -> None:
+    batches: list[int] = []
+
+    async def run(batch: Batch) -> list[int]:
+        batches.append(len(batch))
+        await asyncio.sleep(0.02)
+        return batch.items
+
+    async with Session(clustered) as other:
+        text = name.replace("{", "{{").replace("}", "}}")
+        combiners = [Combiner(one, text) for one in (clustered, other)]
+        answers = await asyncio.gather(*(combiners[n % 2].submit(n, run) for n in range(40)))
+        assert all(n in answer for n, answer in enumerate(answers))
+        assert (await combiners[0].leave(1)).pressure == 1
+        assert sum(batches) == 40
+    left = keys(cluster)
+    assert left
+    assert all(key.endswith(("{a}", "{b}", ":#user%3A{42}:sync")) for key in left)
+
+
+@pytest.mark.leaves_keys("*combiner*")
+@pytest.mark.parametrize("name", ["a", "user:{42}:sync"])
+async def test_a_combiner_is_shown_on_its_node(
+    clustered: RedisCluster, keys: Keys, cluster: EmbeddedServer, name: str
+) -> None:
+    text = name.replace("{", "{{").replace("}", "}}")
+    await Combiner(clustered, text).leave(1)
+    infos = await Session.of(clustered).inspect(name)
+    assert [(info.kind, info.value) for info in infos] == [("combiner", 1)]
+    assert keys(cluster)
 
 
 @pytest.mark.leaves_keys("*fencedregister*")

@@ -13,6 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import (
+    Combiner,
     FairLock,
     Leadership,
     Lock,
@@ -207,6 +208,21 @@ async def test_what_is_not_ours_in_their_place_is_left_out(aiolocks: Aiolocks, r
         for ended in await several(aiolocks, ("show", "job"), ("show", "other")):
             assert (ended.status, ended.err) == (0, "")
             assert re.findall(r"^(\w+) '", ended.out, re.MULTILINE)[0] == "lock"
+
+
+async def test_a_combiner_says_how_many_items_wait(aiolocks: Aiolocks, redis: Redis) -> None:
+    combiner = Combiner(redis, "job")
+    await combiner.leave(1)
+    await combiner.leave(2)
+    shown, freed = await several(
+        aiolocks,
+        ("show", "job", "--kind", "combiner"),
+        ("release", "job", "--kind", "combiner"),
+    )
+    await redis.delete(*(await redis.keys("aiolocks:combiner*")))
+    assert shown.status == 1  # nobody holds it
+    assert "  state           2 items wait\n" in shown.out
+    assert "Traceback" not in freed.err
 
 
 async def test_what_nobody_can_hold_is_shown_by_its_kind(aiolocks: Aiolocks, redis: Redis) -> None:

@@ -119,6 +119,10 @@ async def test_what_locks_do_is_collected(provider, reader, open_session: OpenSe
         "aiolocks.stolen": "{lease}",
         "aiolocks.admissions": "{request}",
         "aiolocks.refusals": "{request}",
+        "aiolocks.left_items": "{item}",
+        "aiolocks.batches": "{batch}",
+        "aiolocks.batch_items": "{item}",
+        "aiolocks.dropped_items": "{item}",
     }
     assert after.labels == {"order", "seats", "other"}
     page = (ROOT / "docs" / "reference" / "contrib-operation.md").read_text()

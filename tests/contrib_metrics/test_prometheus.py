@@ -134,6 +134,10 @@ async def test_what_locks_do_is_scraped(
         "aiolocks_stolen_total",
         "aiolocks_admissions_total",
         "aiolocks_refusals_total",
+        "aiolocks_left_items_total",
+        "aiolocks_batches_total",
+        "aiolocks_batch_items_total",
+        "aiolocks_dropped_items_total",
     }
 
 

@@ -87,6 +87,7 @@ ROWS = [
     Row("Leadership", "one leader", lambda s: aiolocks.Leadership(s, "n"), "`Leadership`"),
     Row("Schedule", "each tick is run once", gives="Tick"),
     Row("SingleFlight", "a key is computed once"),
+    Row("Combiner", "one batch of what was left", gives="Batch"),
     Row("UniqueJob", "a job of a key is queued or run once", gives="JobLease"),
     Row("Turnstile", "one caller of a crowd", gives="Turn"),
     Row("RateLimit", "so many requests in so many seconds", in_order=True),

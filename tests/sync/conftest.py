@@ -45,7 +45,7 @@ def locks(url: str) -> Iterator[Session]:
 
 def held(redis: Redis) -> list[str]:
     """The keys of what is held or waited for: all but what is remembered for a while."""
-    kept = re.compile(rb"(\.(fence|value|stolen)|:(latch|ratelimit)):")
+    kept = re.compile(rb"(\.(fence|value|stolen|answers|puts|idle)|:(latch|ratelimit)):")
     return sorted(key.decode() for key in redis.scan_iter("*") if not kept.search(key))
 
 

@@ -15,7 +15,14 @@ import pytest
 from redis import Redis
 
 import aiolocks
-from aiolocks import ConfigurationError, DeadlockError, LeaseState, LockTimeoutError, SessionClosedError
+from aiolocks import (
+    Batch,
+    ConfigurationError,
+    DeadlockError,
+    LeaseState,
+    LockTimeoutError,
+    SessionClosedError,
+)
 from aiolocks.sync import Lock, Session, loopthread
 from aiolocks.testing import EmbeddedServer
 from tests.conftest import blocking
@@ -183,6 +190,31 @@ def test_a_latch(locks: Session) -> None:
     with latch:
         pass
     assert latch.reset(5) == 5
+
+
+def test_a_combiner(locks: Session) -> None:
+    combiner = locks.combiner("it:{who}", ttl=10)
+    assert repr(combiner) == "<sync Combiner 'it:{who}' ttl=10>"
+    assert combiner.name == "it:{who}"
+    threads: set[int] = set()
+
+    @combiner
+    def double(batch: Batch) -> None:
+        threads.add(threading.get_ident())
+        batch.results = [2 * item for item in batch.items]
+
+    assert double(4, who="ada") == 8
+    assert threads.isdisjoint({threading.get_ident()})
+    assert combiner.leave(5, who="ben").pressure == 1
+    assert combiner.submit(6, lambda batch: batch.items, who="ben") == [5, 6]
+
+    with pytest.raises(TypeError, match="plain function"):
+        combiner(never)
+    with pytest.raises(TypeError, match="has no argument 'retries'"):
+        locks.combiner("it", retries=2)
+
+
+async def never(batch: Batch) -> None: ...
 
 
 def test_readers_and_writers(locks: Session) -> None:

@@ -14,6 +14,8 @@ from fastapi import Depends, FastAPI
 from redis.asyncio import Redis, RedisCluster
 
 from aiolocks import (
+    Batch,
+    Combiner,
     FairLock,
     HolderInfo,
     JobLease,
@@ -201,6 +203,16 @@ async def what_is_built_with_them(redis: Redis) -> None:
         assert_type(maybe_performed, JobLease | None)
     async with Turnstile(redis, "name", window=2) as number:
         assert_type(number, int)
+
+    async def combined(batch: Batch) -> int:
+        batch.results = None
+        return batch.number + batch.attempt + batch.lease.fencing_token + len(batch.items)
+
+    combiner = Combiner(redis, "name:{part}", ttl=timedelta(seconds=9), window=0.1, within=1, retry=1)
+    assert_type(await combiner.submit({"a": 1}, combined, part=1), int)
+    assert_type((await combiner.leave([1], part=1)).pressure, int)
+    assert_type(await combiner.drain(combined, part=1), None)
+    assert_type(await combiner(combined)("item", part=1), int)
     latch = Latch(redis, "name", 3, ttl=timedelta(hours=2))
     assert_type(await latch.count_down(2), int)
     assert_type(await latch.wait(blocking_timeout=2), None)

@@ -65,6 +65,7 @@ NAMES = {
     "BackendError",
     "Backoff",
     "Bound",
+    "CombinerFullError",
     "ConfigurationError",
     "Deadlock",
     "DeadlockError",
@@ -272,7 +273,21 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
         (Tick, {"name", "due", "fencing_token", "missed", "attempt", "lease"}),
         (TickRecord, RECORD),
         (HolderInfo, HOLDER),
-        (LockEvent, {"kind", "name", "fencing_token", "seconds", "reason", "was", "interval", "cached"}),
+        (
+            LockEvent,
+            {
+                "kind",
+                "name",
+                "fencing_token",
+                "seconds",
+                "reason",
+                "was",
+                "interval",
+                "items",
+                "pressure",
+                "cached",
+            },
+        ),
     ],
 )
 def test_the_fields_of_a_result_are_those_of_the_contract_and_described(cls, names) -> None:

@@ -64,6 +64,7 @@ def details(info: LockInfo, holder: HolderInfo | None, encoding: str = "utf-8") 
     said += [
         f"{info.value} went through" if info.kind == "turnstile" else None,
         f"{info.value} left" if info.kind in ("ratelimit", "latch") else None,
+        f"{info.value} items wait" if info.kind == "combiner" else None,
         kept(info),
         f"! {in_line(info.problem)}" if info.problem else None,
     ]

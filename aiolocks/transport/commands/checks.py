@@ -60,7 +60,7 @@ def after(deadlines: Content, now_us: int) -> dict[bytes, int]:
 
 def read_beside(found: Mapping[str, Content]) -> tuple[str, ...]:
     """The faults of the keys that stand beside the holders, for a while after them too."""
-    types = dict.fromkeys(found, "zset") | {"fence": "string", "seen": "hash"}
+    types = dict.fromkeys(found, "zset") | {"fence": "string", "idle": "string", "seen": "hash"}
     types |= dict.fromkeys(("value", "beside.value", "register", "stolen"), "hash")
     wrong = wrong_types(types, found)
     fence = found.get("fence", NO_CONTENT)

@@ -108,7 +108,7 @@ class Snapshot(NamedTuple):
         now_us: The server's time, microseconds.
         value: Of a semaphore, how many permits there are; of a turnstile, how many have gone through;
             of a rate limit, how many requests it would admit at once; of a latch, how many steps
-            are left.
+            are left; of a combiner, how many items wait.
         stands: There is something, with any holder or none.
         problems: The faults that were found, each in words.
         endless: The key that says who holds it has lost its ttl: nothing ends it.

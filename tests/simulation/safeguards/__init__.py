@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from .of_client import OF_CLIENT
+from .of_combiners import OF_COMBINERS
 from .of_convoys import OF_CONVOYS
 from .of_counts import OF_COUNTS
 from .of_deadlocks import OF_DEADLOCKS
@@ -29,6 +30,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_CONVOYS,
     **OF_COUNTS,
     **OF_TENURES,
+    **OF_COMBINERS,
     **OF_DEADLOCKS,
     **OF_CLIENT,
     **OF_MASTERS,

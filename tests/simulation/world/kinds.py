@@ -283,6 +283,14 @@ KINDS: dict[str, Kind] = {
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
         Kind(name="ratelimit", wanted=_permits, lock=_none, work="admit", remembered=(":ratelimit:",)),
         Kind(name="latch", wanted=_one, lock=_none, work="meet", remembered=(":latch:",)),
+        Kind(
+            name="combiner",
+            wanted=_one,
+            lock=_none,
+            work="combine",
+            doings=("leave", "leave", "drain"),
+            remembered=tuple(f":combiner.{role}:" for role in ("value", "items", "answers", "puts", "idle")),
+        ),
         Kind(name="leadership", wanted=_one, lock=_none, work="lead"),
         Kind(name="grace", wanted=_one, lock=_none, work="unwind", faults=SILENT),
         Kind(name="rings", wanted=_one, lock=_none, work="entangle"),
@@ -331,11 +339,11 @@ KINDS |= {
         *(
             _on_cluster(KINDS[name])
             for name in (
-                *("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock"),
+                *("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock", "combiner"),
                 *("ratelimit", "latch"),
             )
         ),
-        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock")),
+        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock", "combiner")),
         # Nobody waits for the replica when a lease is adopted.
         _behind_sentinel(KINDS["lock"], name="sentinel-replicas", replicas=1, doings=("extend",)),
     )

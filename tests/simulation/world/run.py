@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import warnings
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from .actors import Actors
 from .caches import CACHES, ENDED, Answers, eager
 from .checkers import Referee
 from .excuses import Excused
-from .failures import SORTS
-from .faults import MARKS, NOTICED, RECOVERY
+from .failures import FAILURES, SORTS
+from .faults import EMPTYING, MARKS, NOTICED, RECOVERY
 from .network import Wire
 from .node import Node
 from .passing import Passing
@@ -93,6 +94,7 @@ class Run:
         parts = map(world.clockwork.part, ("ledger", "rings", "graces"))
         serial = frozenset(crew.part for crew in schedule.crews if crew.wakeup == "plain")
         self.ledger = Ledger(self.referee, *parts, travel=travel, serial=serial)
+        self.ledger.combined.all_hear = all(crew.hears for crew in schedule.crews)
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
@@ -220,6 +222,8 @@ class Run:
         self._excuse_connecting_again(fault.target)
         if sort.excuses:
             self._struck.add(fault.target)
+        if fault.what in EMPTYING or fault.what in FAILURES:  # a failover may lose what came last
+            self.ledger.combined.emptied()
         sort.strike(self, fault)
 
     @property
@@ -361,6 +365,23 @@ class Run:
             + max((0.0 if one.hears else one.poll) for one in crews)
         )
 
+    def _left_with_combiners(self) -> set[str]:
+        """The items that a server still has, and that nobody has acknowledged."""
+        found: set[str] = set()
+        for node in self.world.nodes:
+            for store in node.server.stores.values():
+                for key, items in store.values.items():
+                    if b".items:" not in key:
+                        continue
+                    value: Any = store.values.get(key.replace(b".items:", b".value:"), {})
+                    done = float(dict(value).get(b"done", b"0"))
+                    found |= {
+                        json.loads(member.split(b":", 3)[3])
+                        for member in items.scores
+                        if int(member.partition(b":")[0]) > done
+                    }
+        return found
+
     @property
     def _outlasting(self) -> float:
         """How long keys last that hold a lease which nobody lets go of: beside it stood marks of waiters."""
@@ -371,6 +392,8 @@ class Run:
         world, referee = self.world, self.referee
         world.run(lambda: not referee.holding, limit=world.now + LIMIT)
         world.clockwork.rest()
+        if self.schedule.kind.work == "combine":
+            self.ledger.combined.on_server = self._left_with_combiners()
         self.ledger.judge()
         if self.schedule.kind.work == "keep":
             self.ledger.ticks.rise(world.trace.ticks())

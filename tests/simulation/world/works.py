@@ -30,6 +30,7 @@ from aiolocks.errors import StaleFenceError
 from aiolocks.kinds.uniquejob import Ticket
 
 from .checkers import Referee
+from .combined import Combined
 from .counted import BURST, LIMIT, PER, STEPS, Counts
 from .excuses import Excused
 from .graces import Graces
@@ -88,18 +89,21 @@ class Ledger:
     rings: Rings = field(init=False)
     graces: Graces = field(init=False)
     counts: Counts = field(init=False)
+    combined: Combined = field(init=False)
 
     def __post_init__(self) -> None:
         self.ticks = Ticks(self.referee, self.random, travel=self.travel)
         self.rings = Rings(self.referee, self.drawing, travel=self.travel)
         self.graces = Graces(self.referee, self.kinds, serial=self.serial)
         self.counts = Counts(self.referee, travel=self.travel)
+        self.combined = Combined(self.referee, self.kinds, travel=self.travel)
 
     def died(self, process: str) -> None:
         self.dead.add(process)
         self.ticks.died(process)
         self.rings.died(process)
         self.graces.died(process)
+        self.combined.died(process)
 
     def explained(self, sort: Excused, since: float, *who: str) -> bool:
         """Whether a fault since then explains that, in the process of one of these."""
@@ -139,6 +143,7 @@ class Ledger:
     def judge(self) -> None:
         """Rules that only the whole shows."""
         self.ticks.judge()
+        self.combined.judge()
         if self.unsure or self.dead or self.referee.excuses.begun(Excused.RESULT):
             return
         if self.processed != self.version:
@@ -281,6 +286,11 @@ async def _meet(ledger: Ledger, session: Session, one: Round, ttl: float, patien
     await ledger.counts.meet(Latch(session, name, STEPS, ttl=5), one, session)
 
 
+async def _combine(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """A task that leaves an item with a combiner, or runs what is left."""
+    await ledger.combined.combine(session, one, ttl)
+
+
 WORKS = {
     "share": _share,
     "update": _update,
@@ -292,5 +302,6 @@ WORKS = {
     "unwind": _unwind,
     "admit": _admit,
     "meet": _meet,
+    "combine": _combine,
 }
 """By the name that a kind gives."""

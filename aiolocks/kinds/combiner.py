@@ -1,0 +1,1343 @@
+"""The combiner: a caller that cannot have the lock leaves its work with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import logging
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, Never, TypeVar, final
+
+from ..errors import (
+    BackendError,
+    CombinerFullError,
+    ConfigurationError,
+    LockError,
+    LockLostError,
+    ResultNotKeptError,
+    SessionClosedError,
+)
+from ..lock.binding import Binding
+from ..lock.claim import Resource
+from ..lock.clock import milliseconds
+from ..lock.context import Context
+from ..lock.lease import Lease
+from ..lock.misuse import AsyncOnly
+from ..lock.naming import NameTemplate, text_of
+from ..lock.notes import note
+from ..lock.options import (
+    Options,
+    Seconds,
+    lock_name,
+    optional_seconds,
+    reject_unknown,
+    seconds,
+    whole_number,
+)
+from ..lock.sources import engine_of, source_of
+from ..transport.answers import Answer, Granted, Refused, Released, released, truth
+from ..transport.commands.checks import of_others, wrong_types
+from ..transport.commands.family import Family, Kind
+from ..transport.commands.listening import Listener
+from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
+from ..transport.commands.snapshots import Content, Snapshot
+from ..transport.commands.snapshots import whole_number as number_in
+from ..transport.commands.standing import SEATED, WAITING, letters
+from ..transport.keys import key
+from ..transport.request import Argument, Command, Script
+from .serializers import JSON, Serializer
+from .singleflight import Outcome, comes_of_cancellation
+
+log = logging.getLogger("aiolocks.session")
+
+T = TypeVar("T")
+
+
+# -- On the server.
+
+_SHARED: Final = ("forms", "bells", "fence", "locks", "combiners")
+_PUT: Final = Script("combiner_put", *_SHARED)
+_ACQUIRE: Final = Script("combiner_acquire", *_SHARED, "combiner_hand_out", "seats")
+_TAKE: Final = Script("combiner_take", *_SHARED, "combiner_hand_out")
+_ANSWER: Final = Script("combiner_answer", *_SHARED)
+_ACK: Final = Script("combiner_ack", *_SHARED)
+
+PIECE: Final = 50
+"""Items or answers in one request, at most: it takes the server less than 1 ms."""
+PIECE_BYTES: Final = 65_536
+"""Bytes after which a request has no more of them."""
+_KNOWN_MS: Final = 60_000
+"""For how long the server knows that it has had a put, at least: longer than one is sent again."""
+_IDLE_MS: Final = 10_000
+"""For how long a worker without work does not ask, unless it is woken."""
+
+
+def read_combiner(now_us: int, found: Mapping[str, Content]) -> Snapshot:
+    """A run, as a lock, and how many items wait or are being run."""
+    snapshot = read_locks(now_us, found)
+    if wrong := wrong_types({"value": "hash"}, found):
+        return snapshot.with_problems(wrong)._replace(stands=True)
+    if not (value := found["value"]):
+        return snapshot
+    waiting = number_in(value.value.get(b"waiting"))
+    if waiting is None or b"last" not in value.value:
+        return snapshot.with_problems((of_others("value"),))._replace(stands=True)
+    return snapshot._replace(value=waiting, stands=snapshot.stands or waiting > 0)
+
+
+COMBINERS: Final = Family(
+    keys="fence queue",
+    renew=LOCKS.renew,
+    release=LOCKS.release,
+    adopt=LOCKS.adopt,
+    annotate=LOCKS.annotate,
+    owned=LOCKS.owned,
+    locked=LOCKS.locked,
+    bell_last=True,
+    roles="value",
+    read=read_combiner,
+    passive="fence items answers puts idle",
+    force=FORCE_LOCK,
+    forced="nest queue fence",
+)
+KINDS: Final = (
+    Kind(
+        COMBINERS,
+        "combiner",
+        "Combiner",
+        shows_value=True,
+        needs=(
+            *("hlen", "hmget", "hset", "zcount", "zrangebyscore", "zremrangebyrank", "zremrangebyscore"),
+            "zscore",
+        ),
+    ),
+)
+
+
+class Row(NamedTuple):
+    """Items with numbers that follow each other; the last one is one of them."""
+
+    first: int
+    last: int
+
+
+class Entry(NamedTuple):
+    """The answer for some items that follow each other."""
+
+    first: int
+    last: int
+    tag: str
+    payload: bytes
+
+
+class Put(NamedTuple):
+    """What became of items that were left.
+
+    Attributes:
+        first: The number of the first of them.
+        taken: How many there was room for.
+        waiting: How many wait now.
+        rung: The bells of the waiters that were woken.
+    """
+
+    first: int
+    taken: int
+    waiting: int
+    rung: Sequence[bytes] = ()
+
+
+class Piece(NamedTuple):
+    """Some items of a batch.
+
+    Attributes:
+        upto: The number of the last item of the batch.
+        at: The number of the last item that was looked at.
+        left_out: How many of those are not kept any more.
+        items: Number, whether somebody waits for its answer, and payload of each.
+    """
+
+    number: int
+    attempt: int
+    upto: int
+    at: int
+    left_out: int
+    items: Sequence[tuple[int, bool, bytes]]
+
+    @classmethod
+    def of(cls, raw: Sequence[Any]) -> Piece | None:
+        if not raw:
+            return None
+        number, attempt, upto, at, left_out, *items = raw
+        triples = zip(items[::3], items[1::3], items[2::3], strict=True)
+        return cls(
+            int(number),
+            int(attempt),
+            int(upto),
+            int(at),
+            int(left_out),
+            [(int(one), flag == b"w", payload) for one, flag, payload in triples],
+        )
+
+
+class HandedOut(NamedTuple):
+    """What a runner is handed out.
+
+    Attributes:
+        wait_ms: Milliseconds until the batch begins.
+        piece: Some of its items, once it has begun; None if there is none.
+    """
+
+    wait_ms: int
+    piece: Piece | None
+
+
+@final
+class Told(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
+    """Ends the acquire of a session whose items have answers.
+
+    Attributes:
+        settled: All items up to this number are done.
+        answers: The answers for those among them.
+        missing: Items that the server does not know.
+    """
+
+    def __init__(self, settled: int, answers: Sequence[Entry], missing: Sequence[Row]) -> None:
+        super().__init__("there are answers")
+        self.settled = settled
+        self.answers = answers
+        self.missing = missing
+
+
+class Ack(NamedTuple):
+    """How a run ends.
+
+    Attributes:
+        token: Of the run.
+        run: Its fencing token.
+        upto: The last item of its batch.
+        failed: The items stay for another attempt.
+    """
+
+    token: str
+    run: int
+    upto: int
+    failed: bool
+
+
+class Bounds(NamedTuple):
+    """The settings of a combiner as the server needs them; times in ms."""
+
+    most: int
+    window_ms: int
+    within_ms: int
+    most_waiting: int
+    keep_ms: int
+
+
+@final
+class CombinerSteps(LockSteps):
+    """The steps of one combiner in one session.
+
+    Attributes:
+        bounds: Its settings, for the requests from now on.
+        rows: Tells which items this session waits for; asked for each request.
+        handed_out: The beginning of the batch, of the last grant.
+    """
+
+    family = COMBINERS
+    __slots__ = ("_ack", "_idle", "_run", "_under", "bounds", "handed_out", "rows")
+
+    def __init__(
+        self,
+        prefix: str,
+        name: str,
+        *,
+        bounds: Bounds,
+        rows: Callable[[], Sequence[Row]],
+        retention_ms: int,
+        session: str,
+    ) -> None:
+        super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind="combiner")
+        self.bounds = bounds
+        self.rows = rows
+        roles = ("", "value", "items", "answers", "fence", "queue", "puts")
+        own, value, items, answers, fence, queue, puts = (key(prefix, "combiner", name, one) for one in roles)
+        self._idle = key(prefix, "combiner", name, "idle")
+        self._run = (own, value, items, answers)
+        self._under = {"puts": puts, "queue": queue, "fence": fence}
+        self._ack: Ack | None = None
+        self.handed_out = HandedOut(0, None)
+
+    def wanted(self) -> None:
+        """It takes no part in the search for deadlocks."""
+
+    def listener(self, token: str) -> Listener:
+        return Listener(self.bell, (self._under["queue"],), locks=(self._run[0], self._idle))
+
+    def put(self, token: str, items: Sequence[tuple[bool, bytes]], *, known_ms: int) -> Command[Put]:
+        """Leaves items: whether somebody waits for its answer, and payload of each."""
+        bounds = self.bounds
+        args: list[Argument] = [
+            token,
+            bounds.most_waiting,
+            bounds.keep_ms,
+            max(_KNOWN_MS, known_ms),
+            self._retention_ms,
+        ]
+        for waits, payload in items:
+            args += ("w" if waits else "l", payload)
+        keys = (*self._run, self._under["puts"], self._under["queue"], self._idle)
+        return Command(_PUT, keys, tuple(args), _put, lane=f"{self._name}.put")
+
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+        """Takes the run, unless there are answers, or says for how long the present one may go on."""
+        keys: tuple[bytes, ...] = (*self._run, self._under["fence"], self._under["queue"], self._idle)
+        if standing & (WAITING | SEATED):
+            keys = (*keys, self.bell)
+        bounds = self.bounds
+        args = (
+            token,
+            ttl_ms,
+            self._retention(ttl_ms),
+            metadata,
+            letters(standing),
+            bounds.most,
+            bounds.window_ms,
+            bounds.within_ms,
+            " ".join(f"{row.first}-{row.last}" for row in self.rows()),
+            _IDLE_MS,
+        )
+        return Command(_ACQUIRE, keys, args, self._answer, lane=token)
+
+    def take(self, token: str, after: int) -> Command[HandedOut | None]:
+        """More of the batch, after that item; None if the token does not have the run."""
+        bounds = self.bounds
+        args = (token, self._retention_ms, bounds.most, bounds.window_ms, bounds.within_ms, str(after))
+        return Command(_TAKE, self._run, args, _handed_out, lane=token)
+
+    def answer(self, token: str, entries: Sequence[Entry], *, first: bool) -> Command[bool]:
+        """Leaves answers; `first` those of the batch."""
+        args: list[Argument] = [token, "1" if first else ""]
+        for entry in entries:
+            args += (str(entry.first), str(entry.last), entry.tag, entry.payload)
+        return Command(_ANSWER, self._run, tuple(args), truth, lane=token)
+
+    def leave(self, ack: Ack) -> None:
+        """Sets how that run ends: from now on its release says so."""
+        self._ack = ack
+
+    def release(
+        self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """Ends the run as it was said, or with a batch that another one has to run."""
+        ack = self._ack
+        if ack is None or ack.token != token or leave:
+            return super().release(token, ttl_ms, ring=ring, leave=leave)
+        keys = (*self._run, self._under["fence"], self._under["queue"])
+        args = (
+            token,
+            str(ack.run),
+            self._retention(ttl_ms),
+            str(ack.upto),
+            "f" if ack.failed else "d",
+        )
+        return Command(_ACK, keys, args, released, lane=token)
+
+    def _answer(self, raw: Any) -> Answer:
+        if raw[0] == 1:
+            self.handed_out = HandedOut(int(raw[3]), Piece.of(raw[4]))
+            return Granted(int(raw[1]), raw[2])
+        if raw[0] == 0:
+            return Refused(None if raw[1] < 0 else raw[1], raw[2:])
+        _, settled, told, missing, *rung = raw
+        answers = zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True)
+        entries = [
+            Entry(int(first), int(last), tag.decode(), payload) for first, last, tag, payload in answers
+        ]
+        rows = [Row(int(first), int(last)) for first, last in zip(missing[::2], missing[1::2], strict=True)]
+        return Refused(None, rung, error=Told(int(settled), entries, rows))
+
+
+def _put(raw: Any) -> Put:
+    first, taken, waiting, *rung = raw
+    return Put(int(first), int(taken), int(waiting), rung)
+
+
+def _handed_out(raw: Any) -> HandedOut | None:
+    if raw[0] == -1:
+        return None
+    return HandedOut(int(raw[0]), Piece.of(raw[1]))
+
+
+# -- In one session.
+
+LABEL: Final = "Combiner"
+PAUSE: Final = 1.0
+"""Seconds before a worker asks again after an error, or a session after its run was lost."""
+_MOST_ROWS: Final = 50
+"""Rows of items whose answers one request asks for."""
+_UNKNOWN: Final = (
+    "the server does not know the item any more: it has lost its data, or kept the item no longer"
+)
+_NO_ANSWER: Final = "a run has acknowledged the item, and its answer is there no longer"
+
+
+class Left(NamedTuple):
+    """An item that was left.
+
+    Attributes:
+        number: Of the item. Each item that is left under a name later has a larger one.
+        pressure: How many items wait under the name, this one included, or are being run.
+    """
+
+    number: int
+    pressure: int
+
+
+@final
+class Batch:
+    """What one run of a `Combiner` is for; made by the combiner, and given to the function that runs it."""
+
+    __slots__ = ("_attempt", "_items", "_lease", "_number", "_results")
+
+    def __init__(self, lease: Lease, number: int, *, attempt: int, items: Sequence[Any]) -> None:
+        self._lease = lease
+        self._number = number
+        self._attempt = attempt
+        self._items: list[Any] = list(items)
+        self._results: Sequence[Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the combiner, with the values of its fields."""
+        return self._lease.name
+
+    @property
+    def number(self) -> int:
+        """Number of the batch: each batch of a name has the next one.
+
+        It begins at 1 again where the server has lost its data, or nothing was left for as long as the server
+        keeps a fence.
+        """
+        return self._number
+
+    @property
+    def attempt(self) -> int:
+        """1, and one more after each run of it that raised. Runs that were cut off are not counted."""
+        return self._attempt
+
+    @property
+    def fencing_token(self) -> int:
+        """Larger than that of every earlier run under the name, for a store that refuses late writes."""
+        return self._lease.fencing_token
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the run, for `fence(connection, batch.lease)`. The run does not release it.
+
+        `batch.lease.ensure_held()` belongs right before what must not be done twice.
+        """
+        return self._lease
+
+    @property
+    def items(self) -> list[Any]:
+        """What was left, in order."""
+        return self._items
+
+    @property
+    def results(self) -> Sequence[Any] | None:
+        """Set by the run: the result of each item, in their order.
+
+        An exception in it is raised to the caller of its item. None: what the run returns is the result of
+        all.
+        """
+        return self._results
+
+    @results.setter
+    def results(self, results: Sequence[Any] | None) -> None:
+        self._results = results
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.name!r} number={self.number} attempt={self.attempt} items={len(self.items)}>"
+
+
+Run = Callable[[Batch], Awaitable[Any]]
+
+
+class Settings(NamedTuple):
+    """The settings of a combiner; checked."""
+
+    options: Options
+    bounds: Bounds
+    retry: int
+    serializer: Serializer
+
+
+@final
+class _Running:
+    """A run that goes on, as the code in it sees it."""
+
+    __slots__ = ("combining", "over")
+
+    def __init__(self, combining: Combining) -> None:
+        self.combining = combining
+        self.over = False
+
+
+_within: ContextVar[tuple[_Running, ...]] = ContextVar("aiolocks_within_run", default=())
+"""The runs that the running code is a part of, in whichever task."""
+
+
+@final
+class _Item:
+    """One item that was left here.
+
+    Attributes:
+        run: Runs its batch; None of one that was only left.
+        left: Of one that was only left, resolved when the server has it; else None.
+        answered: Resolved with the outcome; None of one that was only left.
+        ours: How a run of this session has ended, of which it is not known whether the server knows.
+    """
+
+    __slots__ = ("answered", "context", "left", "ours", "payload", "run")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, payload: bytes, run: Run | None) -> None:
+        self.payload = payload
+        self.run = run
+        self.left: asyncio.Future[Left] | None = loop.create_future() if run is None else None
+        self.answered: asyncio.Future[Outcome] | None = None if run is None else loop.create_future()
+        self.context = contextvars.copy_context()
+        self.ours: Outcome | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody knows what becomes of it."""
+        if self.left is not None and not self.left.done():
+            self.left.set_exception(error)
+            self.left.exception()  # its caller may have gone
+        if self.answered is not None:
+            self.settle(Outcome.of_error(error))
+
+    def settle(self, outcome: Outcome) -> None:
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(outcome)
+
+
+@final
+class _Worker:
+    """A call of `drain`."""
+
+    __slots__ = ("context", "failed", "run")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, run: Run) -> None:
+        self.run = run
+        self.context = contextvars.copy_context()
+        self.failed: asyncio.Future[None] = loop.create_future()
+
+
+@final
+class Combining:
+    """What one session does under one name.
+
+    Invariants:
+    - it stands in `engine.in_progress` while it has anything to do;
+    - at most one put is under way: items have the order in which they were left here, and a session that has
+      much to leave needs few requests;
+    - `_waiting` has each item with a run that the server has taken, by its number, until its outcome is
+      known, also when its caller has gone: somebody must run it. While there is one, or a worker, a task asks
+      the server for the run or for answers;
+    - no outcome reaches a caller before the server has acknowledged its batch. What is not known to be
+      acknowledged is kept in the item, for an answer that the server does not have.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_acquiring",
+        "_binding",
+        "_commands",
+        "_engine",
+        "_name",
+        "_outbox",
+        "_putting",
+        "_settings",
+        "_slot",
+        "_waiting",
+        "_workers",
+        "_working",
+    )
+
+    def __init__(self, engine: Context, name: str, settings: Settings) -> None:
+        self._engine = engine
+        self._name = name
+        self._slot = ("combiner", name)
+        self._settings = settings
+        self._outbox: deque[_Item] = deque()
+        self._waiting: dict[int, _Item] = {}
+        self._workers: list[_Worker] = []
+        self._putting: asyncio.Task[None] | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._acquiring = False
+        self._commands = CombinerSteps(
+            engine.settings.prefix,
+            name,
+            bounds=settings.bounds,
+            rows=self._rows,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+        )
+        self._binding: Binding[Lease] = Binding(
+            engine,
+            Resource(self._commands, self._slot),
+            Lease,
+            label=LABEL,
+            name=name,
+            options=settings.options,
+        )
+        engine.in_progress[self._slot] = self
+
+    @classmethod
+    def of(cls, engine: Context, name: str, settings: Settings) -> Combining:
+        """The one of that name; these settings count from now on."""
+        combining: Combining | None = engine.in_progress.get(("combiner", name))
+        if combining is None:
+            return cls(engine, name, settings)
+        combining.configure(settings)
+        return combining
+
+    def configure(self, settings: Settings) -> None:
+        """These settings count from now on; the ttl, from the next time on that it is made."""
+        self._settings = settings
+        self._commands.bounds = settings.bounds
+
+    # -- for callers
+
+    def check_outside(self) -> None:
+        """Refuses a caller that is a part of the run for which it would wait.
+
+        Raises:
+            RuntimeError: It is.
+        """
+        if any(running.combining is self and not running.over for running in _within.get()):
+            raise RuntimeError(
+                f"an item that the run of Combiner {self._name!r} submits waits for itself: leave() it"
+            )
+
+    async def submit(self, payload: bytes, run: Run) -> Any:
+        """The result of an item."""
+        item = self._add(payload, run)
+        assert item.answered is not None
+        outcome = await self._wait(item.answered)
+        return outcome.get()
+
+    async def leave(self, payload: bytes) -> Left:
+        """Returns when the server has the item."""
+        item = self._add(payload, None)
+        assert item.left is not None
+        return await self._wait(item.left)
+
+    async def drain(self, run: Run) -> None:
+        """Runs what is left, until it is cancelled."""
+        worker = _Worker(self._engine.loop, run)
+        self._workers.append(worker)
+        self._work_on()
+        try:
+            await self._wait(worker.failed)
+        finally:
+            self._workers.remove(worker)
+            worker.failed.cancel()
+            if self._acquiring and not (self._waiting or self._workers) and self._working is not None:
+                self._working.cancel()  # nobody is left for whom to ask
+
+    @staticmethod
+    async def _wait(future: asyncio.Future[T]) -> T:
+        # A future of its own for each caller: a cancelled one leaves its item.
+        return await asyncio.shield(future)
+
+    def _add(self, payload: bytes, run: Run | None) -> _Item:
+        item = _Item(self._engine.loop, payload, run)
+        self._outbox.append(item)
+        if self._putting is None:
+            self._putting = self._begin(self._put_all(), "put")
+        return item
+
+    # -- tasks of the session
+
+    def _begin(self, work: Any, what: str) -> asyncio.Task[None]:
+        # Not in the context of a caller, which may be a run under this name.
+        task = self._engine.loop.create_task(
+            work, name=f"aiolocks-combiner-{what}-{self._name!r}", context=contextvars.Context()
+        )
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if task is self._putting:
+            self._putting = None
+        if task is self._working:
+            self._working = None
+        if error is None and task.cancelled() and self._engine.closing:
+            error = SessionClosedError("the session was closed while waiting")
+        if error is not None:
+            self._fail_all(error)
+        if self._outbox and self._putting is None:
+            self._putting = self._begin(self._put_all(), "put")
+        self._work_on()
+
+    def _work_on(self) -> None:
+        """Begins to ask for the run, if there is anybody for whom to ask; or is of no use any more."""
+        if self._working is None and (self._waiting or self._workers):
+            self._working = self._begin(self._work(), "run")
+        busy = self._outbox or self._waiting or self._workers or self._putting or self._working
+        if not busy and self._engine.in_progress.get(self._slot) is self:
+            del self._engine.in_progress[self._slot]
+            self._commands.rows = (
+                tuple  # they know each other: a cycle would be left to the garbage collector
+            )
+
+    def _fail_all(self, error: BaseException) -> None:
+        """All that is left here has this error: what becomes of it, others will see."""
+        waiting, outbox = self._waiting, self._outbox
+        self._waiting, self._outbox = {}, deque()
+        for item in (*waiting.values(), *outbox):
+            item.fail(error)
+        for worker in self._workers:
+            if not worker.failed.done():
+                worker.failed.set_exception(error)
+
+    # -- leaving items
+
+    async def _put_all(self) -> None:
+        await asyncio.sleep(0)  # all that is left in this turn of the loop goes in one request
+        while self._outbox:
+            piece = self._next_to_put()
+            try:
+                put = await self._put(piece)
+            except LockError as error:
+                for item in piece:
+                    item.fail(error)
+                if isinstance(error, SessionClosedError):
+                    raise
+                continue
+            self._have_put(piece, put)
+
+    def _next_to_put(self) -> list[_Item]:
+        piece: list[_Item] = []
+        size = 0
+        while self._outbox and len(piece) < PIECE:
+            size += len(self._outbox[0].payload)
+            if piece and size > PIECE_BYTES:
+                break
+            piece.append(self._outbox.popleft())
+        return piece
+
+    async def _put(self, piece: Sequence[_Item]) -> Put:
+        engine = self._engine
+        engine.check_usable()
+        timeout = engine.settings.command_timeout
+        command = self._commands.put(
+            engine.token(),
+            [(item.run is not None, item.payload) for item in piece],
+            known_ms=2 * milliseconds(timeout),
+        )
+        call, future = engine.start(command, until=engine.now() + timeout, told=engine.wake_own, patient=True)
+        try:
+            return await future
+        finally:
+            engine.forget(call)
+
+    def _have_put(self, piece: Sequence[_Item], put: Put) -> None:
+        most_waiting = self._settings.bounds.most_waiting
+        for place, item in enumerate(piece):
+            if place >= put.taken:
+                item.fail(CombinerFullError(self._name, pressure=put.waiting, most_waiting=most_waiting))
+                continue
+            if item.left is None:
+                self._waiting[put.first + place] = item
+            elif not item.left.done():
+                pressure = put.waiting - put.taken + place + 1
+                item.left.set_result(Left(put.first + place, max(1, pressure)))
+        if put.taken:
+            self._engine.events.left("combiner", self._name, items=put.taken, pressure=put.waiting)
+        self._work_on()
+
+    # -- asking
+
+    def _rows(self) -> list[Row]:
+        """The first items that wait, as the server is asked for them."""
+        rows: list[Row] = []
+        for number in self._waiting:
+            if rows and rows[-1].last + 1 == number:
+                rows[-1] = Row(rows[-1].first, number)
+            elif len(rows) == _MOST_ROWS:
+                break
+            else:
+                rows.append(Row(number, number))
+        return rows
+
+    async def _work(self) -> None:
+        while self._waiting or self._workers:
+            try:
+                self._engine.check_usable()
+                self._acquiring = True
+                try:
+                    lease = await self._binding.acquire(None)
+                finally:
+                    self._acquiring = False
+            except Told as told:
+                self._hear(told)
+            except BackendError as error:
+                if not error.transient or not self._workers:
+                    raise
+                self._fail_waiting(error)
+                log.log(
+                    self._engine.log_level(error),
+                    "combiner %r: its worker asks again in %g s: %s",
+                    self._name,
+                    PAUSE,
+                    error,
+                )
+                await self._engine.sleep(PAUSE)
+            else:
+                await self._run_once(lease)
+
+    def _fail_waiting(self, error: LockError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for item in waiting.values():
+            item.fail(error)
+
+    def _hear(self, told: Told) -> None:
+        """What the server has told of items of this session."""
+        waiting = sorted(self._waiting)  # as they are, in nearly all cases
+        for entry in told.answers:
+            numbers = waiting[bisect_left(waiting, entry.first) : bisect_right(waiting, entry.last)]
+            if not numbers:
+                continue
+            outcome = self._outcome(entry)
+            for number in numbers:
+                if number in self._waiting:
+                    self._waiting.pop(number).settle(outcome)
+        for number in [one for one in self._waiting if one <= told.settled]:
+            item = self._waiting.pop(number)
+            if item.ours is not None:
+                item.settle(item.ours)  # of a run here whose end was not confirmed, and is now
+            else:
+                item.fail(ResultNotKeptError(self._name, _NO_ANSWER, what=LABEL))
+        for row in told.missing:
+            for number in [one for one in self._waiting if row.first <= one <= row.last]:
+                self._waiting.pop(number).fail(LockLostError(LABEL, self._name, _UNKNOWN))
+
+    def _outcome(self, entry: Entry) -> Outcome:
+        def not_kept(reason: str) -> Exception:
+            return ResultNotKeptError(self._name, reason, what=LABEL)
+
+        try:
+            return Outcome.told(entry.tag, entry.payload, self._settings.serializer, not_kept)
+        except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+            note(error, "aiolocks: the serializer of the Combiner says this of a result from elsewhere")
+            return Outcome.of_error(error)
+
+    # -- a run
+
+    async def _run_once(self, lease: Lease) -> None:
+        """Runs one batch, or finds that there is none; an end that was lost or not confirmed is told."""
+        piece: Piece | None = None
+        done = False
+        try:
+            async with lease:
+                batch = await self._collect(lease)
+                if batch is None:
+                    return
+                piece, items = batch
+                done = await self._do(lease, piece, items)
+        except SessionClosedError:
+            raise
+        except LockError as error:
+            if piece is None and isinstance(error, BackendError) and not error.transient:
+                raise
+            log.log(
+                self._engine.log_level(error),
+                "combiner %r: a run has ended without being acknowledged, and another one follows: %s",
+                self._name,
+                error,
+            )
+            await self._engine.sleep(min(PAUSE, self._settings.options.ttl / 3))
+        else:
+            if done:
+                self._acknowledged(piece)
+
+    def _acknowledged(self, piece: Piece) -> None:
+        """The server knows the end of the batch: so may the callers."""
+        for number in [one for one in self._waiting if one <= piece.upto]:
+            if (outcome := self._waiting[number].ours) is not None:
+                self._waiting.pop(number).settle(outcome)
+
+    async def _collect(self, lease: Lease) -> tuple[Piece, list[tuple[int, bool, bytes]]] | None:
+        """All items of the batch that this run is for, once its window is over; None if there are none."""
+        handed_out, piece = self._commands.handed_out, None
+        items: list[tuple[int, bool, bytes]] = []
+        left_out, after = 0, 0
+        while piece is None or after < piece.upto:
+            if handed_out.wait_ms > 0:
+                await self._engine.sleep(handed_out.wait_ms / 1000)
+            elif handed_out.piece is None:
+                return None
+            else:
+                piece = handed_out.piece
+                items += piece.items
+                left_out += piece.left_out
+                after = piece.at
+                if after >= piece.upto:
+                    break
+            taken = await self._engine.ask(self._commands.take(lease.token, after), patient=True)
+            if taken is None:
+                raise LockLostError(LABEL, self._name, "the run was taken from this session")
+            handed_out = taken
+        if left_out:
+            log.warning(
+                "combiner %r: %d items were dropped: nobody has run them for as long as they are kept",
+                self._name,
+                left_out,
+            )
+            self._engine.events.dropped("combiner", self._name, left_out)
+        return piece, items
+
+    def _runner(self) -> _Item | _Worker | None:
+        """Whose function runs: that of the first caller here, or of a worker."""
+        for item in self._waiting.values():
+            return item
+        return self._workers[0] if self._workers else None
+
+    async def _do(self, lease: Lease, piece: Piece, items: Sequence[tuple[int, bool, bytes]]) -> bool:
+        """Runs the batch; whether it is done, once its lease is released."""
+        runner = self._runner()
+        if runner is None:
+            return False
+        began = self._engine.now()
+        outcomes: list[Outcome] = []
+        raised = False
+        if items:
+            outcomes, raised = await self._outcomes(lease, runner, piece, items)
+        failed = raised and piece.attempt <= self._settings.retry
+        if failed:
+            log.warning(
+                "combiner %r: attempt %d of batch %d has failed, and its %d items stay for another: %s",
+                *(self._name, piece.attempt, piece.number, len(items), outcomes[0].error),
+            )
+        else:
+            await self._answer(lease, piece, items, outcomes)
+        self._commands.leave(Ack(lease.token, lease.fencing_token, piece.upto, failed))
+        if items:
+            self._engine.events.combined(
+                lease.fencing_token,
+                "combiner",
+                self._name,
+                items=len(items),
+                seconds=self._engine.now() - began,
+                reason="failed" if raised else "",
+            )
+        return not failed
+
+    async def _outcomes(
+        self, lease: Lease, runner: _Item | _Worker, piece: Piece, items: Sequence[tuple[int, bool, bytes]]
+    ) -> tuple[list[Outcome], bool]:
+        """How the run has ended: one outcome for all, or one for each; and whether it has raised."""
+        serializer, run = self._settings.serializer, runner.run
+        assert run is not None
+        running = _Running(self)
+        context = runner.context.copy()
+        context.run(_within.set, (*context.run(_within.get), running))
+        batch: Batch | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        try:
+            batch = Batch(
+                lease,
+                piece.number,
+                attempt=piece.attempt,
+                items=[serializer.loads(payload) for _, _, payload in items],
+            )
+            result = await self._engine.loop.create_task(
+                _call(run, batch), name=f"aiolocks-combiner-batch-{self._name!r}", context=context
+            )
+            results = _results_of(batch)
+        except asyncio.CancelledError as error:
+            if task.cancelling() > before:
+                raise
+            ended = RuntimeError(f"the run of Combiner {self._name!r} was cancelled from within")
+            ended.__cause__ = error
+            return [Outcome.of_error(ended)], True
+        except Exception as error:
+            if task.cancelling() > before and (lease.remaining() <= 0.0 or comes_of_cancellation(error)):
+                raise asyncio.CancelledError from error
+            if not self._waiting:
+                log.exception("combiner %r: the run of batch %d has raised", self._name, piece.number)
+            return [Outcome.of_error(error)], True
+        finally:
+            running.over = True
+        if results is None:
+            return [self._of_value(result)], False
+        each = [
+            Outcome.of_error(one) if isinstance(one, Exception) else self._of_value(one) for one in results
+        ]
+        return each, False
+
+    def _of_value(self, value: Any) -> Outcome:
+        try:
+            outcome = Outcome.of_value(value, self._settings.serializer)
+            self._engine.settings.check_value(outcome.payload)
+        except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+            if not isinstance(error, ConfigurationError):
+                note(error, "aiolocks: the serializer of the Combiner says this of a result")
+            log.warning("combiner %r: others cannot have a result of the run: %s", self._name, error)
+            return Outcome.not_kept(self._name, value, error, raises=False)
+        return outcome
+
+    async def _answer(
+        self,
+        lease: Lease,
+        piece: Piece,
+        items: Sequence[tuple[int, bool, bytes]],
+        outcomes: Sequence[Outcome],
+    ) -> None:
+        """Leaves the answers with the server for those who wait elsewhere; those of here get the objects."""
+        each = outcomes if len(outcomes) == len(items) else list(outcomes) * len(items)
+        elsewhere: list[tuple[int, Outcome]] = []
+        for (number, waits, _), outcome in zip(items, each, strict=True):
+            own = self._waiting.get(number)
+            if own is not None:
+                own.ours = outcome
+            elif waits:
+                elsewhere.append((number, outcome))
+        first = True
+        for entries in _pieces(_entries(elsewhere)):
+            command = self._commands.answer(lease.token, entries, first=first)
+            if not await self._engine.ask(command, patient=True):
+                raise LockLostError(LABEL, self._name, "the run was taken from this session")
+            first = False
+
+    def __repr__(self) -> str:
+        return f"<Combining {self._name!r} waiting={len(self._waiting)} workers={len(self._workers)}>"
+
+
+async def _call(run: Run, batch: Batch) -> Any:
+    awaitable: object = run(batch)
+    if not inspect.isawaitable(awaitable):
+        raise TypeError(
+            f"run must be a coroutine function (async def): {run!r} gave {type(awaitable).__name__}"
+        )
+    return await awaitable
+
+
+def _results_of(batch: Batch) -> Sequence[Any] | None:
+    """The results that a run has set, checked."""
+    results: object = batch.results
+    if results is None:
+        return None
+    if not isinstance(results, Sequence) or isinstance(results, (str, bytes)):
+        raise TypeError(f"batch.results must be a list, one for each item, not {type(results).__name__}")
+    if len(results) != len(batch.items):
+        raise ValueError(f"batch.results has {len(results)} results for {len(batch.items)} items")
+    return results
+
+
+def _entries(answers: Sequence[tuple[int, Outcome]]) -> Iterator[Entry]:
+    """The answers as the server has them: one for items in a row that have the same outcome."""
+    entry: Entry | None = None
+    before: Outcome | None = None
+    for number, outcome in answers:
+        if entry is not None and outcome is before:
+            entry = entry._replace(last=number)
+            continue
+        if entry is not None:
+            yield entry
+        entry, before = Entry(number, number, outcome.tag, outcome.payload), outcome
+    if entry is not None:
+        yield entry
+
+
+def _pieces(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    piece: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += len(entry.payload)
+        if piece and (len(piece) == PIECE or size > PIECE_BYTES):
+            yield piece
+            piece, size = [], len(entry.payload)
+        piece.append(entry)
+    if piece:
+        yield piece
+
+
+# -- In a program.
+
+_LARGEST_BATCH: Final = 10_000
+_MOST_WAITING: Final = 1_000_000
+_MOST_ATTEMPTS: Final = 1_000_000
+_SHORTEST_KEEP: Final = 1.0
+_LONGEST_WINDOW: Final = 3600.0
+_RUN_OF: Final = "_aiolocks_run"
+
+_MEANT: Final = {
+    "batch_size": "most= (how many items a batch has at most)",
+    "max_batch": "most= (how many items a batch has at most)",
+    "limit": "most= (how many items a batch has at most) or most_waiting= (how many wait at most)",
+    "maxsize": "most_waiting= (how many wait at most)",
+    "delay": "window= (seconds for which it collects before a run)",
+    "debounce": "window= and within= (each item begins the window anew, at most within in all)",
+    "retries": "retry= (how many more attempts)",
+    "blocking_timeout": "asyncio.timeout() around submit(): the item stays left",
+}
+
+
+@final
+class Combiner(AsyncOnly):
+    """Waiting that works: a caller that would have to wait leaves its work, and one does it for all.
+
+    ```python
+    @Combiner(redis, "sync:{account}")
+    async def sync(batch: Batch) -> int:     # one process at a time, with all that was left until it starts
+        return await push(batch.items)
+
+    answer = await sync(change, account=17)  # when the batch that holds this item is done
+    ```
+
+    At most one batch of a name runs at a time. Items that come while it runs are the next batch: one of
+    their callers runs it when the first has ended, and the others wait for its result. So many callers make
+    few runs, and no item is missed: a run that begins after an item was left has it.
+
+    Items stay on the server until the run of their batch is acknowledged under its fencing token. A runner
+    that dies or loses its lease is followed by a caller that waits, by the next one to come, or by `drain`:
+    each item is run at least once. The effects are exactly once where the store refuses the late: check
+    `batch.fencing_token` there, as `aiolocks.contrib.sqlalchemy.fence` does, and write what was done in
+    the same transaction.
+
+    It is no queue: items that nobody runs for `keep` are dropped, there are no priorities, and a batch that
+    fails for good goes to its callers, not to a place for dead letters.
+
+    The idea is flat combining: Hendler, Incze, Shavit and Tzafrir, "Flat Combining and the
+    Synchronization-Parallelism Tradeoff", SPAA 2010.
+
+    Args:
+        client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
+        name: Any non-empty str of at most 1 KiB in UTF-8. Each field in braces is given to each call, and
+            percent-encoded; `{{` and `}}` are braces of the name itself.
+        ttl: Seconds that a run lasts without a renewal, 50 ms to ten years. It is renewed while its runner
+            lives, however long it takes; when one dies, the next follows after that time.
+        window: Seconds for which items are collected before a run, from the first one on, 0 to 3600. 0: a run
+            begins at once. Items that came while another batch ran have waited already.
+        within: With it, each item begins the window anew, and in all it lasts at most so many seconds. None:
+            the window is not begun anew.
+        most: How many items a batch has at most, 1 to 10 000. A window ends when there are so many.
+        most_waiting: How many items may wait or be run under the name, 1 to a million; more are refused, so
+            that a run that does not keep up is noticed. 10 000 small items are some megabytes of the server.
+        retry: How often a batch whose run raised is run again, with the same items, before its callers get
+            the error and it is dropped. The next attempt follows at once: sleep in the run for a pause. Runs
+            that were cut off, by a death or the loss of the lease, are not counted.
+        keep: Seconds after which an item that nobody has run is dropped, 1 s to ten years. The next run says
+            so in the log, and to `on_dropped`.
+        serializer: How items and results travel: an object with `dumps` and `loads`. JSON needs no trust in
+            others that can write to the server; pickle would.
+
+    All who use a name give the same options. In one session, those of the last call count.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be; before any I/O.
+    """
+
+    __slots__ = ("_name", "_settings", "_source", "_template")
+
+    _elsewhere = "make one there, with the same arguments"
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        ttl: Seconds = 30.0,
+        window: Seconds = 0.0,
+        within: Seconds | None = None,
+        most: int = 1000,
+        most_waiting: int = 10_000,
+        retry: int = 0,
+        keep: Seconds = 86400.0,
+        serializer: Serializer = JSON,
+        **unknown: Never,
+    ) -> None:
+        reject_unknown(LABEL, unknown, _MEANT)
+        self._source = source_of(client)
+        self._name = lock_name(name)
+        self._template = NameTemplate(name, otherwise="give the whole name") if _has_braces(name) else None
+        window_s = seconds("window", window, most=_LONGEST_WINDOW)
+        within_s = optional_seconds("within", within)
+        if within_s is not None and within_s < window_s:
+            raise ValueError(f"within must be at least window, here {window_s:g} s, but it is {within_s:g} s")
+        for function in ("dumps", "loads"):
+            if not callable(getattr(serializer, function, None)):
+                raise TypeError(
+                    f"serializer must have dumps and loads, as aiolocks.JSON has, not {serializer!r}"
+                )
+        bounds = Bounds(
+            most=whole_number("most", most, most=_LARGEST_BATCH),
+            window_ms=milliseconds(window_s),
+            within_ms=0 if within_s is None else milliseconds(within_s),
+            most_waiting=whole_number("most_waiting", most_waiting, most=_MOST_WAITING),
+            keep_ms=milliseconds(seconds("keep", keep, least=_SHORTEST_KEEP)),
+        )
+        self._settings = Settings(
+            Options.checked(ttl=ttl),
+            bounds,
+            whole_number("retry", retry, least=0, most=_MOST_ATTEMPTS),
+            serializer,
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the combiner, with its fields."""
+        return self._name
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that a run lasts without a renewal."""
+        return self._settings.options.ttl
+
+    async def submit(self, item: Any, run: Callable[[Batch], Awaitable[T]], /, **fields: object) -> T:
+        """Leaves an item, and gives its result when the batch that holds it is done.
+
+        The first caller of a batch runs it, in a task of its session and in its own context; callers of its
+        session get the very object, others what the serializer makes of it.
+
+        Args:
+            item: What is left: for JSON, None, bool, int, float, str, and lists and dicts of them.
+            run: A coroutine function that takes the `Batch`. What it returns is the result for all its
+                items, unless it sets `batch.results`, one for each. All who use a name give the same one.
+            fields: The values of the fields of the name.
+
+        Raises:
+            CombinerFullError: `most_waiting` items wait; this one was not left.
+            RemoteCallError: The run raised, elsewhere; in this session, the error itself.
+            ResultNotKeptError: The item was done, and its result cannot be had: the serializer did not take
+                it, or this caller did not reach the server for 30 s.
+            LockLostError: The server has lost the item, or it was dropped after `keep`.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`; or
+                for `ttl` seconds while the item waits. The item may have been left: then it will be run.
+            SessionClosedError: The session is closed, or was closed meanwhile; the item stays.
+            RuntimeError: The run submits to its own name, and would wait for itself: there, use `leave`.
+            TypeError, ValueError: An argument is not as it should be; before any I/O.
+
+        Cancelled, it ends at once, and leaves its item: it will be done, here while the session is open.
+        """
+        check_run(run)
+        combining, payload = self._combining(item, fields)
+        combining.check_outside()
+        result: T = await combining.submit(payload, _run_of(run))
+        return result
+
+    async def leave(self, item: Any, /, **fields: object) -> Left:
+        """Leaves an item for the next run, and waits for nobody.
+
+        It is run by the next caller of `submit`, or by a worker (`drain`).
+
+        Args:
+            item: As of `submit`.
+            fields: The values of the fields of the name.
+
+        Raises:
+            CombinerFullError: `most_waiting` items wait; this one was not left.
+            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`. The
+                item may have been left.
+            SessionClosedError: The session is closed, or was closed meanwhile.
+            TypeError, ValueError: An argument is not as it should be; before any I/O.
+
+        Cancelled, it may have been left.
+        """
+        combining, payload = self._combining(item, fields)
+        return await combining.leave(payload)
+
+    async def drain(self, run: Callable[[Batch], Awaitable[Any]], /, **fields: object) -> None:
+        """Runs what is left under a name, batch by batch, until it is cancelled: a worker.
+
+        It is woken when an item is left, and does not poll. An error of `run` is logged, and goes to those
+        who wait for that batch. An outage is logged, and the worker asks again.
+
+        Args:
+            run: As of `submit`; or the function that this combiner decorates.
+            fields: The values of the fields of the name.
+
+        Raises:
+            BackendError: Redis refused for good, as without a permission.
+            SessionClosedError: The session is closed, or was closed meanwhile.
+            TypeError, ValueError: An argument is not as it should be; before any I/O.
+
+        Cancelled, it begins no more runs. One under way goes on in its session, and ends with that: then the
+        next runner has its batch.
+        """
+        check_run(run)
+        engine = engine_of(self._source, self)
+        combining = Combining.of(engine, self._named(fields), self._settings)
+        await combining.drain(_run_of(run))
+
+    def __call__(
+        self, function: Callable[[Batch], Coroutine[Any, Any, T]]
+    ) -> Callable[..., Coroutine[Any, Any, T]]:
+        """Decorates the function that runs a batch: calling it with an item is `submit`.
+
+        Raises:
+            TypeError: It is not a coroutine function.
+        """
+        check_run(function)
+
+        @functools.wraps(function)
+        async def submitting(item: Any, /, **fields: object) -> T:
+            return await self.submit(item, function, **fields)
+
+        setattr(submitting, _RUN_OF, function)
+        return submitting
+
+    def _combining(self, item: Any, fields: dict[str, object]) -> tuple[Combining, bytes]:
+        name = self._named(fields)
+        payload: object = self._settings.serializer.dumps(item)
+        if not isinstance(payload, bytes):
+            raise TypeError(f"dumps of the serializer must give bytes, not {type(payload).__name__}")
+        engine = engine_of(self._source, self)
+        engine.settings.check_value(payload)
+        return Combining.of(engine, name, self._settings), payload
+
+    def _named(self, fields: dict[str, object]) -> str:
+        known = () if self._template is None else self._template.fields
+        if missing := [field for field in known if field not in fields]:
+            raise TypeError(f"the name {self._name!r} has a field {missing[0]!r}: give {missing[0]}=...")
+        if more := [field for field in fields if field not in known]:
+            raise TypeError(f"the name {self._name!r} has no field {more[0]!r}")
+        if self._template is None:
+            return self._name
+        return self._template.fill({field: text_of(value) for field, value in fields.items()})
+
+    def __repr__(self) -> str:
+        return f"<Combiner {self._name!r} ttl={self.ttl:g}>"
+
+
+def _has_braces(name: str) -> bool:
+    return "{" in name or "}" in name
+
+
+def check_run(run: object) -> None:
+    """Refuses what cannot run a batch. An object with a call of its own is seen when it is called."""
+    plain: bool = inspect.isroutine(run)
+    asynchronous: bool = inspect.iscoroutinefunction(run)
+    if not callable(run) or (plain and not asynchronous):
+        raise TypeError(f"run must be a coroutine function (async def) that takes a batch, not {run!r}")
+
+
+def _run_of(run: Run) -> Run:
+    """The function itself, of one that a combiner decorates."""
+    found: Run = getattr(run, _RUN_OF, run)
+    return found

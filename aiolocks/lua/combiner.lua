@@ -1,0 +1,314 @@
+-- Combiners: work that callers leave, and that one of them does for all.
+
+--# combiners
+-- Functions for the steps of combiners. The run is a simple lock in a name space of its own: at most one batch of a name is
+-- under way.
+--
+-- KEYS of every step  1 run   2 value   3 items   4 answers
+--
+-- Invariants:
+-- - items is a sorted set by number: 'number:until when it is kept, ms:w or l:payload' (w: a caller waits for its answer,
+--   l: it was left). A number is at least the server's time in microseconds, and larger than every earlier one: so no item
+--   has a number that an item had which the server has lost;
+-- - value is a hash: last (the last number that was given), done (the last number of the last batch that was acknowledged),
+--   upto (the last number of the last batch that was begun), batch and attempt (of that batch), started (when it was begun, ms),
+--   acked (fencing token of the last run that has ended a batch), waiting (how many items wait or are being run), woken (when
+--   a batch was acknowledged last, microseconds: who has waited since before has not been woken for it yet);
+-- - an item is above done until its batch is acknowledged by the run that holds the key, and no longer. Items up to done are
+--   garbage, of which each step removes some: no step takes long;
+-- - a batch that was begun has the same items in each attempt, and after the death of its runner;
+-- - answers is a sorted set by the last item that an answer is for: 'first item:when it came, ms:tag:payload'. Answers above
+--   done belong to a batch that is not acknowledged, and nobody is told of them.
+local run, value, items, answers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local SWEPT, PIECE, PIECE_BYTES, LINGER, SLACK, AT_ONCE = 100, 50, 65536, 30000, 3600000, 16
+
+local found = redis.call('HMGET', value, 'last', 'done', 'upto', 'batch', 'attempt', 'started', 'acked', 'woken')
+if not found[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end
+local last, done, upto = tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0)
+local batch, attempt, started = tonumber(found[4] or 0), tonumber(found[5] or 0), tonumber(found[6] or 0)
+
+-- Wakes all who have waited since before that time: this step rings the first living ones, and each of them rings as many more
+-- when it asks again. Returns the bells that it rang.
+local function wake_since(queue, time)
+  local rung = {}
+  while #rung == 0 do
+    local upto = time == math.huge and '+inf' or whole(time)
+    local entries = redis.call('ZRANGEBYSCORE', queue, '-inf', upto, 'LIMIT', 0, AT_ONCE)
+    if #entries == 0 then break end
+    for _, entry in ipairs(entries) do
+      local bell = bell_in(queue, entry, 0)
+      if bell and redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
+    end
+    redis.call('ZREM', queue, unpack(entries))
+  end
+  return rung
+end
+
+local function above(number) return '(' .. whole(number) end
+
+-- How many items are garbage, and how many wait or are being run.
+local function counts()
+  local garbage = redis.call('ZCOUNT', items, '-inf', whole(done))
+  return garbage, redis.call('ZCARD', items) - garbage
+end
+
+-- Removes garbage: items that are done, and answers that nobody asks for any more.
+local function sweep()
+  local garbage = counts()
+  if garbage > 0 then redis.call('ZREMRANGEBYRANK', items, 0, math.min(garbage, SWEPT) - 1) end
+  for _ = 1, PIECE do
+    local answer, score = unpack(redis.call('ZRANGE', answers, 0, 0, 'WITHSCORES'))
+    if not answer or tonumber(score) > done then break end
+    local came = tonumber(string.match(answer, '^%d+:(%d+):%a:') or math.huge)  -- what is foreign stays
+    if came > NOW - LINGER then break end
+    redis.call('ZREMRANGEBYRANK', answers, 0, 0)
+  end
+end
+
+-- Writes these fields of value, which lasts as long as the items, and for the retention of the fence at least.
+local function note(ms, ...)
+  local _, waiting = counts()
+  redis.call('HSET', value, 'last', whole(last), 'waiting', waiting, ...)
+  keep(value, math.max(ms, redis.call('PTTL', items)))
+end
+
+--# combiner_hand_out
+-- Functions that begin a batch, and hand it out in pieces.
+
+-- Milliseconds until the next batch may begin, 0 if it may now, or nil where there is nothing to run.
+local function due(most, window, within)
+  local garbage, waiting = counts()
+  if waiting == 0 then return nil end
+  if upto > done and redis.call('ZCOUNT', items, above(done), whole(upto)) > 0 then return 0 end
+  if window == 0 or waiting >= most then return 0 end
+  local first = tonumber(redis.call('ZRANGE', items, garbage, garbage, 'WITHSCORES')[2])
+  local newest = tonumber(redis.call('ZRANGE', items, -1, -1, 'WITHSCORES')[2])
+  if first > MICROSECONDS then return 0 end  -- the clock was set back since
+  local ends = first + window * 1000
+  if within > 0 then ends = math.min(first + within * 1000, newest + window * 1000) end
+  return math.max(0, math.ceil((ends - MICROSECONDS) / 1000))
+end
+
+-- Begins the next batch, unless one was begun that is not acknowledged.
+local function begin(most, retention)
+  local garbage = counts()
+  if upto > done and redis.call('ZCOUNT', items, above(done), whole(upto)) > 0 then return end
+  local ends = redis.call('ZRANGE', items, garbage + most - 1, garbage + most - 1, 'WITHSCORES')[2]
+    or redis.call('ZRANGE', items, -1, -1, 'WITHSCORES')[2]
+  upto, batch, attempt, started = tonumber(ends), batch + 1, 1, NOW
+  note(tonumber(retention), 'upto', whole(upto), 'batch', whole(batch), 'attempt', 1, 'started', whole(started))
+end
+
+-- The items of the batch after this number: {batch, attempt, its last number, the last number that was looked at, how many
+-- were left out because they were not kept so long, number, flag, payload…}.
+local function piece(after)
+  local told, bytes, left_out, at = {batch, attempt, whole(upto), '', 0}, 0, 0, math.max(after, done)
+  local short = false
+  while not short and bytes < PIECE_BYTES and #told < 5 + 3 * PIECE do
+    local some = redis.call('ZRANGEBYSCORE', items, above(at), whole(upto), 'LIMIT', 0, 5)
+    for _, item in ipairs(some) do
+      local number, ends, flag, payload = string.match(item, '^(%d+):(%d+):([wl]):(.*)$')
+      if not number then reject_foreign(items) end
+      if tonumber(ends) < started then
+        left_out = left_out + 1
+      else
+        told[#told + 1], told[#told + 2], told[#told + 3] = number, flag, payload
+      end
+      at, bytes = tonumber(number), bytes + #item
+    end
+    short = #some < 5
+  end
+  told[4], told[5] = whole(short and upto or at), left_out
+  return told
+end
+
+--# combiner_put
+-- Leaves items. Sent again with its token, it leaves none.
+--
+-- KEYS  as in combiners; 5 puts   6 queue   7 idle
+-- ARGV  1 token   2 how many may wait at most   3 for how long an item is kept, ms   4 for how long a put is known, ms
+--       5 retention, ms, and then for each item: flag, payload
+-- Returns {number of the first item, how many were taken, how many wait, bells rung…}; the numbers follow each other
+--
+-- Invariants:
+-- - puts is a sorted set with two entries for each put: its token by the number of its first item, and 'token.' by the
+--   number after its last one. It is trimmed by time: numbers are times;
+-- - no item is taken beyond `most waiting`, and those before it are;
+-- - the bell of a waiter is rung if there is no run: it may be a worker that waits for work.
+local puts, queue, idle, token = KEYS[5], KEYS[6], KEYS[7], ARGV[1]
+number_in(queue)
+local known_first = redis.call('ZSCORE', puts, token)
+local _, waiting = counts()
+if known_first then
+  return {whole(known_first), redis.call('ZSCORE', puts, token .. '.') - known_first, waiting}
+end
+local newest = redis.call('ZRANGE', items, -1, -1, 'WITHSCORES')[2] or 0
+local first = math.max(MICROSECONDS, last + 1, done + 1, newest + 1)
+local taken = math.min((#ARGV - 5) / 2, tonumber(ARGV[2]) - waiting)
+if taken < 1 then return {'0', 0, waiting} end
+sweep()
+for i = 0, taken - 1 do
+  local number = whole(first + i)
+  redis.call('ZADD', items, number,
+    number .. ':' .. whole(NOW + ARGV[3]) .. ':' .. ARGV[6 + 2 * i] .. ':' .. ARGV[7 + 2 * i])
+end
+keep(items, ARGV[3] + SLACK)
+redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(MICROSECONDS - ARGV[4] * 1000))
+redis.call('ZADD', puts, whole(first), token, whole(first + taken), token .. '.')
+redis.call('PEXPIRE', puts, ARGV[4])
+last = first + taken - 1
+note(tonumber(ARGV[5]))
+redis.call('DEL', idle)
+return {whole(first), taken, waiting + taken, redis.call('EXISTS', run) == 0 and wake(queue) or nil}
+
+--# combiner_acquire
+-- Takes the run, with the first items of its batch; or tells the answers that the asker waits for; or seats the asker.
+-- Sent again with the token that already has the run, it is the same grant with a new ttl.
+--
+-- KEYS  as in combiners; 5 fence   6 queue   7 idle   8 bell (only if the asker will wait)
+-- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 flags: t only in turn, w will wait if
+--       refused, q may have a bell, l leaves the queue   6 how many items a batch has at most   7 window, ms
+--       8 the most that windows last, one after the other, ms; 0: there is one   9 the items that the asker waits for:
+--       'first-last' of each row, one after the other   10 for how long a worker without work is silent, ms
+-- Returns {1, fencing token, how many others wait in the queue, ms until the batch begins, {as piece in combiner_hand_out}}
+--      or {0, remaining ms of the run (-2: another waiter is first)[, own bell]}
+--      or {2, the number up to which all answers are told for which it asks, {first item, last item, tag, payload…}, {first, last… of rows that
+--          the server does not know}, bells rung…}
+--
+-- Invariants: an asker that is told something has left the queue; nobody is told the answer of a batch that is not
+-- acknowledged; a run is granted only if there is something to run.
+local fence, queue, idle, bell = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local token, ttl, retention, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
+local most, window, within = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+
+local function leave()
+  if not has(flags, 'l') then return 0 end
+  redis.call('DEL', bell)
+  return redis.call('ZREM', queue, bell)
+end
+
+-- When the batch begins, and its first items if that is now.
+local function first_piece()
+  local wait = due(most, window, within) or 0
+  if wait > 0 then return wait, {} end
+  begin(most, retention)
+  return 0, piece(0)
+end
+
+local held = redis.call('GET', run)
+local others = number_in(queue)
+if held_by(token, held) then
+  redis.call('PEXPIRE', run, ttl)
+  keep(fence, retention)
+  return {1, minted_in(held), others - leave(), first_piece()}
+end
+known(run, held)
+
+local told, missing, bytes, settled = {}, {}, 0, done
+local covered, newest = 0, 0
+for first, ends in string.gmatch(ARGV[9], '(%d+)-(%d+)') do
+  first, ends = tonumber(first), tonumber(ends)
+  newest = ends
+  local at, until_done = math.max(first, covered + 1), math.min(ends, done)
+  while at <= until_done do
+    if #told >= 4 * PIECE or bytes > PIECE_BYTES then
+      settled = at - 1
+      break
+    end
+    local answer, score = unpack(redis.call('ZRANGEBYSCORE', answers, whole(at), '+inf', 'WITHSCORES', 'LIMIT', 0, 1))
+    if not answer or tonumber(score) > done then break end
+    local from, tag, payload = string.match(answer, '^(%d+):%d+:(%a):(.*)$')
+    if not from then reject_foreign(answers) end
+    if tonumber(from) > until_done then break end
+    told[#told + 1], told[#told + 2], told[#told + 3], told[#told + 4] = from, score, tag, payload
+    bytes, covered = bytes + #payload, tonumber(score)
+    at = covered + 1
+  end
+  if settled < done then break end
+  first = math.max(first, done + 1)
+  if first <= ends and redis.call('ZCOUNT', items, whole(first), whole(ends)) == 0 then
+    missing[#missing + 1], missing[#missing + 2] = whole(first), whole(ends)
+  end
+end
+local lowest = tonumber(string.match(ARGV[9], '^%d+') or math.huge)
+if lowest <= done or #missing > 0 then
+  leave()
+  return {2, whole(math.min(settled, newest)), told, missing, unpack(wake_since(queue, tonumber(found[8] or 0)))}
+end
+
+if held then return {0, redis.call('PTTL', run), enqueue_in_each({queue}, bell, flags)} end
+local first = redis.call('ZRANGE', queue, 0, 0)[1]
+if has(flags, 't') and first and first ~= bell then return {0, -2, enqueue_in_each({queue}, bell, flags)} end
+if not due(most, window, within) then
+  local own = enqueue_in_each({queue}, bell, flags)
+  if has(flags, 'w') then redis.call('SET', idle, '', 'PX', ARGV[10]) end
+  return {0, tonumber(ARGV[10]), own}
+end
+local minted = mint(fence, MICROSECONDS, retention)
+redis.call('SET', run, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
+sweep()
+return {1, minted, others - leave(), first_piece()}
+
+--# combiner_take
+-- Hands out more of the batch to its runner; or begins it, once its window is over. Sent again, it does the same.
+--
+-- KEYS  those of combiners
+-- ARGV  1 token   2 retention, ms   3 how many items a batch has at most   4 window, ms   5 the most that windows last, ms
+--       6 number of the last item that was handed out, or 0
+-- Returns {ms until the batch begins, {as piece in combiner_hand_out}}, or {-1} when the token does not have the run
+--
+-- Invariant: only the token that has the run is handed out items.
+if not held_by(ARGV[1], redis.call('GET', run)) then return {-1} end
+local wait = due(tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]))
+if not wait then return {0, {}} end
+if wait > 0 then return {wait, {}} end
+begin(tonumber(ARGV[3]), ARGV[2])
+return {0, piece(tonumber(ARGV[6]))}
+
+--# combiner_answer
+-- Leaves some answers of a batch, of which nobody is told before it is acknowledged. Sent again, it does the same.
+--
+-- KEYS  as in combiners
+-- ARGV  1 token   2 whether they are the first of the batch ('1')
+--       3… for each answer: its first item, its last one, tag, payload
+-- Returns 1, or 0 when the token does not have the run
+--
+-- Invariant: what a runner that died has left is removed before the first answer.
+if not held_by(ARGV[1], redis.call('GET', run)) then return 0 end
+if ARGV[2] == '1' then redis.call('ZREMRANGEBYSCORE', answers, above(done), '+inf') end
+sweep()
+for i = 3, #ARGV, 4 do
+  redis.call('ZADD', answers, ARGV[i + 1], ARGV[i] .. ':' .. whole(NOW) .. ':' .. ARGV[i + 2] .. ':' .. ARGV[i + 3])
+end
+keep(answers, 2 * LINGER)
+return 1
+
+--# combiner_ack
+-- Ends the run of the token: its batch is done, and all who wait are woken for the answers; or it has failed, and its items
+-- stay for another attempt. Sent again after it was done, it is the same success.
+--
+-- KEYS  as in combiners; 5 fence   6 queue
+-- ARGV  1 token   2 fencing token   3 retention of the fence, ms   4 number of the last item of the batch
+--       5 how it has ended: 'f' failed, 'd' done
+-- Returns {1 when ended, 0 when the token does not have the run, bells rung…}
+--
+-- Invariants:
+-- - only the token that has the run acknowledges, and only the batch that it was handed out;
+-- - the first write is a DEL, so that it works on a server that is out of memory.
+local queue = KEYS[6]
+local held = redis.call('GET', run)
+if not held_by(ARGV[1], held) then
+  if found[7] == ARGV[2] then return {1} end
+  return {0, not held and wake(queue) or nil}
+end
+redis.call('DEL', run)
+redis.call('PEXPIRE', KEYS[5], ARGV[3])
+if ARGV[5] == 'f' then
+  note(tonumber(ARGV[3]), 'attempt', attempt + 1, 'acked', ARGV[2])
+  return {1, wake(queue)}
+end
+done = math.max(done, tonumber(ARGV[4]))
+last = math.max(last, done)
+sweep()
+note(tonumber(ARGV[3]), 'done', whole(done), 'acked', ARGV[2], 'woken', whole(MICROSECONDS))
+return {1, unpack(wake_since(queue, math.huge))}

@@ -1,0 +1,802 @@
+"""The combiner: each item is run, in order, by one at a time, whoever is killed, late or not heard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import gc
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from aiolocks import (
+    BackendError,
+    Batch,
+    Combiner,
+    CombinerFullError,
+    Left,
+    LockLostError,
+    RemoteCallError,
+    ResultNotKeptError,
+    Session,
+    SessionClosedError,
+)
+from tests.adversity.tools import AT_ONCE, SLACK, begin, rejected, step
+from tests.conftest import Connect, OwnServer
+from tests.support.cancel import Shot, cancel_twice, sweep, sweep_scopes
+from tests.support.processes import Workers, tell
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tests.support.waiting import eventually
+
+SHARED = ("forms", "bells", "fence", "locks", "combiners")
+PUT = step("combiner_put", *SHARED)
+ACK = step("combiner_ack", *SHARED)
+
+pytestmark = pytest.mark.leaves_keys("aiolocks:combiner*", "shop:combiner*")
+
+
+class Runs:
+    """What was run."""
+
+    def __init__(self, *, lasts: float = 0.0) -> None:
+        self.batches: list[list[Any]] = []
+        self.attempts: list[int] = []
+        self.tokens: list[int] = []
+        self.lasts = lasts
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def each(self, batch: Batch) -> None:
+        self.note(batch)
+        await asyncio.sleep(self.lasts)
+        await self.may_end.wait()
+        batch.results = [f"{item}!" for item in batch.items]
+
+    async def together(self, batch: Batch) -> list[Any]:
+        self.note(batch)
+        await asyncio.sleep(self.lasts)
+        await self.may_end.wait()
+        return batch.items
+
+    def note(self, batch: Batch) -> None:
+        self.batches.append(list(batch.items))
+        self.attempts.append(batch.attempt)
+        self.tokens.append(batch.fencing_token)
+
+    @property
+    def items(self) -> list[Any]:
+        return [item for batch in self.batches for item in batch]
+
+
+async def runs(runs: Runs, number: int = 1) -> None:
+    """Returns once so many batches have begun."""
+    await eventually(lambda: len(runs.batches) >= number, within=5)
+
+
+# -- batches -------------------------------------------------------------------------------------------------
+
+
+async def test_what_comes_while_a_batch_runs_is_the_next_batch(session: Session, connect: Connect) -> None:
+    async with Session(connect()) as other:
+        done = Runs()
+        done.may_end.clear()
+        here, there = Combiner(session, "a"), Combiner(other, "a")
+        first = begin(here.submit(1, done.each))
+        await runs(done)
+        rest = [begin((here if n % 2 else there).submit(n, done.each)) for n in range(2, 8)]
+        await asyncio.sleep(0.1)
+        assert done.batches == [[1]]
+        done.may_end.set()
+        assert await first == "1!"
+        assert await asyncio.gather(*rest) == [f"{n}!" for n in range(2, 8)]
+        assert len(done.batches) == 2
+        assert sorted(done.batches[1]) == [2, 3, 4, 5, 6, 7]
+        assert done.tokens == sorted(set(done.tokens))
+
+
+async def test_a_result_for_all_is_the_very_object_here_and_a_copy_elsewhere(
+    session: Session, connect: Connect
+) -> None:
+    async with Session(connect()) as other:
+        result = ["the", "result"]
+
+        async def run(batch: Batch) -> list[str]:
+            await asyncio.sleep(0.1)
+            return result
+
+        here = [begin(Combiner(session, "a").submit(n, run)) for n in range(2)]
+        await asyncio.sleep(0.05)
+        there = begin(Combiner(other, "a").submit(2, run))
+        assert all([await task is result for task in here])
+        assert await there == result
+
+
+async def test_a_thousand_items_cost_few_requests_and_run_in_order(connect: Connect) -> None:
+    async with Session(connect()) as one, Session(connect()) as two:
+        done = Runs(lasts=0.02)
+        tasks = [
+            begin(Combiner(session, "a").submit([name, n], done.each))
+            for n in range(250)
+            for name, session in (("one", one), ("two", two))
+        ]
+        answers = await asyncio.gather(*tasks)
+        assert answers == [f"[{name!r}, {n}]!" for n in range(250) for name in ("one", "two")]
+        for name in ("one", "two"):
+            assert [n for who, n in done.items if who == name] == list(range(250))
+        assert one.statistics().commands_sent + two.statistics().commands_sent < 100
+
+
+async def test_a_batch_has_so_many_items(session: Session) -> None:
+    done = Runs()
+    combiner = Combiner(session, "a", most=3)
+    assert await asyncio.gather(*(combiner.submit(n, done.each) for n in range(7))) == [
+        f"{n}!" for n in range(7)
+    ]
+    assert done.batches == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+async def test_a_window_collects_and_within_begins_it_anew(session: Session) -> None:
+    done = Runs()
+    combiner = Combiner(session, "a", window=0.2)
+    began = time.monotonic()
+    first = begin(combiner.submit(1, done.each))
+    await asyncio.sleep(0.12)
+    second = begin(combiner.submit(2, done.each))
+    await asyncio.gather(first, second)
+    assert 0.19 <= time.monotonic() - began < 0.2 + SLACK
+    assert done.batches == [[1, 2]]
+    anew = Combiner(session, "b", window=0.2, within=0.4)
+    began = time.monotonic()
+    tasks = []
+    for n in range(6):
+        tasks.append(begin(anew.submit(n, done.each)))
+        await asyncio.sleep(0.1)
+    assert done.batches[1] in ([0, 1, 2, 3], [0, 1, 2, 3, 4])
+    await asyncio.gather(*tasks)
+
+
+async def test_names_have_fields(session: Session) -> None:
+    done = Runs(lasts=0.05)
+    combiner = Combiner(session, "sync:{account}")
+
+    @combiner
+    async def sync(batch: Batch) -> int:
+        done.note(batch)
+        await asyncio.sleep(0.05)
+        assert batch.name == "sync:17" if 1 in batch.items else "sync:a%2Fb"
+        return len(batch)
+
+    assert await asyncio.gather(sync(1, account=17), sync(2, account="a/b")) == [1, 1]
+    assert sync.__name__ == "sync"
+    with pytest.raises(TypeError, match="has a field 'account': give account="):
+        await sync(1)
+    with pytest.raises(TypeError, match="has no field 'order'"):
+        await sync(1, account=1, order=2)
+
+
+async def test_it_runs_in_the_context_of_its_caller_and_in_a_task_of_the_session(session: Session) -> None:
+    variable = contextvars.ContextVar("variable", default="")
+    seen: list[Any] = []
+
+    async def run(batch: Batch) -> None:
+        seen.append((variable.get(), asyncio.current_task()))
+
+    async def caller() -> None:
+        variable.set("the caller's")
+        await Combiner(session, "a").submit(1, run)
+
+    task = begin(caller())
+    await task
+    assert seen[0][0] == "the caller's"
+    assert seen[0][1] is not task
+
+
+async def test_an_item_of_a_run_to_its_own_name_is_refused_and_may_be_left(session: Session) -> None:
+    combiner = Combiner(session, "a")
+    seen: list[Any] = []
+
+    async def run(batch: Batch) -> str:
+        seen.append(batch.items)
+        if batch.items == ["outer"]:
+            with pytest.raises(RuntimeError, match="waits for itself: leave"):
+                await combiner.submit("inner", run)
+            with pytest.raises(RuntimeError, match="waits for itself"):
+                await asyncio.create_task(combiner.submit("inner", run))
+            await combiner.leave("inner")
+            assert await Combiner(session, "b").submit("other", run) == "done"
+        return "done"
+
+    assert await combiner.submit("outer", run) == "done"
+    assert await combiner.submit("after", run) == "done"
+    assert seen == [["outer"], ["other"], ["inner", "after"]]
+
+
+# -- errors --------------------------------------------------------------------------------------------------
+
+
+async def test_an_error_drops_the_batch_and_goes_to_its_callers(session: Session, connect: Connect) -> None:
+    async with Session(connect()) as other:
+        calls: list[list[int]] = []
+
+        async def run(batch: Batch) -> None:
+            calls.append(batch.items)
+            await asyncio.sleep(0.1)
+            if batch.number == 1:
+                raise ValueError("no")
+
+        here = begin(Combiner(session, "a").submit(0, run))
+        await eventually(lambda: bool(calls))
+        rest = [begin(Combiner(one, "a").submit(n, run)) for n, one in ((1, session), (2, other))]
+        with pytest.raises(ValueError, match="no"):
+            await here
+        assert await asyncio.gather(*rest) == [None, None]
+        assert calls[0] == [0]
+        assert await Combiner(other, "b").leave(7) == Left(pytest.approx(time.time() * 1e6, rel=1e-3), 1)  # type: ignore[arg-type]
+
+
+async def test_a_caller_elsewhere_gets_the_error_by_name(session: Session, connect: Connect) -> None:
+    async with Session(connect()) as other:
+        await Combiner(session, "a").leave("first")
+
+        async def run(batch: Batch) -> None:
+            await asyncio.sleep(0.15)
+            raise ValueError("no")
+
+        here = begin(Combiner(session, "a", window=0.1).submit(1, run))
+        await asyncio.sleep(0.02)
+        there = begin(Combiner(other, "a", window=0.1).submit(2, run))
+        outcomes = await asyncio.gather(here, there, return_exceptions=True)
+        assert {type(one) for one in outcomes} == {ValueError, RemoteCallError}
+
+
+async def test_a_batch_is_tried_again_with_the_same_items(session: Session) -> None:
+    done = Runs()
+    combiner = Combiner(session, "a", retry=2)
+    extra: list[asyncio.Task[Any]] = []
+
+    async def run(batch: Batch) -> int:
+        done.note(batch)
+        if batch.items == [1] and batch.attempt < 3:
+            await asyncio.sleep(0.1)
+            raise ValueError("not yet")
+        return batch.attempt
+
+    first = begin(combiner.submit(1, run))
+    for attempt in (1, 2):
+        await runs(done, attempt)
+        extra.append(begin(combiner.submit(10 + attempt, run)))
+    assert await first == 3
+    assert await asyncio.gather(*extra) == [1, 1]
+    assert done.batches == [[1], [1], [1], [11, 12]]
+    assert done.attempts == [1, 2, 3, 1]
+    failing = Combiner(session, "b", retry=1)
+
+    async def fails(batch: Batch) -> None:
+        done.note(batch)
+        raise ValueError(f"attempt {batch.attempt}")
+
+    with pytest.raises(ValueError, match="attempt 2"):
+        await failing.submit(1, fails)
+
+
+async def test_results_may_be_errors_and_must_be_one_for_each(session: Session) -> None:
+    combiner = Combiner(session, "a")
+
+    async def mixed(batch: Batch) -> None:
+        batch.results = [ValueError("odd") if item % 2 else item for item in batch.items]
+
+    outcomes = await asyncio.gather(*(combiner.submit(n, mixed) for n in range(3)), return_exceptions=True)
+    assert outcomes[::2] == [0, 2]
+    assert isinstance(outcomes[1], ValueError)
+    with pytest.raises(ValueError, match="odd"):
+        await Combiner(session, "b", retry=3).submit(1, mixed)  # the run has not raised
+
+    async def too_few(batch: Batch) -> None:
+        batch.results = []
+
+    with pytest.raises(ValueError, match="has 0 results for 1 items"):
+        await combiner.submit(1, too_few)
+
+    async def none(batch: Batch) -> None:
+        batch.results = "ab"
+
+    with pytest.raises(TypeError, match="must be a list"):
+        await combiner.submit(1, none)
+
+
+async def test_what_raises_from_within_a_run(session: Session) -> None:
+    combiner = Combiner(session, "a")
+
+    async def cancelled(batch: Batch) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(RuntimeError, match="was cancelled from within"):
+        await combiner.submit(1, cancelled)
+
+    def no_coroutine(batch: Batch) -> int:
+        return 1
+
+    with pytest.raises(TypeError, match="must be a coroutine function"):
+        await combiner.submit(1, no_coroutine)  # type: ignore[arg-type,type-var]
+    with pytest.raises(TypeError, match="gave int"):
+        await combiner.submit(1, functools.partial(no_coroutine))  # type: ignore[arg-type]
+
+
+async def test_a_result_that_cannot_travel_is_an_error_elsewhere(session: Session, connect: Connect) -> None:
+    async with Session(connect()) as other:
+
+        async def run(batch: Batch) -> object:
+            await asyncio.sleep(0.1)
+            return run
+
+        here = begin(Combiner(session, "a", window=0.1).submit(1, run))
+        await asyncio.sleep(0.02)
+        there = begin(Combiner(other, "a", window=0.1).submit(2, run))
+        outcomes = await asyncio.gather(here, there, return_exceptions=True)
+        assert sum(one is run for one in outcomes) == 1
+        (error,) = (one for one in outcomes if one is not run)
+        assert isinstance(error, ResultNotKeptError)
+        assert "Combiner 'a' was done" in str(error)
+    with pytest.raises(TypeError):
+        await Combiner(session, "a").submit(run, run)  # an item that cannot travel, before any I/O
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"window": -1}, ValueError),
+        ({"window": 2, "within": 1}, ValueError),
+        ({"most": 0}, ValueError),
+        ({"most_waiting": "many"}, TypeError),
+        ({"retry": -1}, ValueError),
+        ({"keep": 0.1}, ValueError),
+        ({"serializer": object()}, TypeError),
+        ({"batch_size": 3}, TypeError),
+        ({"blocking_timeout": 3}, TypeError),
+    ],
+)
+async def test_arguments_are_checked(redis: Redis, options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Combiner(redis, "a", **options)
+
+
+# -- bounds --------------------------------------------------------------------------------------------------
+
+
+async def test_it_is_full(session: Session) -> None:
+    done = Runs()
+    combiner = Combiner(session, "a", most_waiting=3)
+    left = await asyncio.gather(*(combiner.leave(n) for n in range(5)), return_exceptions=True)
+    assert [one.pressure for one in left[:3] if isinstance(one, Left)] == [1, 2, 3]
+    for error in left[3:]:
+        assert isinstance(error, CombinerFullError)
+        assert (error.name, error.pressure, error.most_waiting) == ("a", 3, 3)
+    with pytest.raises(CombinerFullError, match="3 items wait, and at most 3 may"):
+        await combiner.submit(7, done.each)
+    worker = begin(combiner.drain(done.each))
+    await runs(done)
+    await eventually(lambda: done.items == [0, 1, 2])
+    assert (await combiner.leave(8)).pressure == 1
+    worker.cancel()
+    await asyncio.wait({worker})
+
+
+async def test_an_item_that_nobody_has_run_is_dropped_logged_and_counted(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    dropped: list[int] = []
+
+    class Listener:
+        def on_dropped(self, event: Any) -> None:
+            dropped.append(event.items)
+
+    async with Session(redis, listeners=[Listener()]) as session:
+        done = Runs()
+        await Combiner(session, "a", keep=1).leave("old")
+        await asyncio.sleep(1.1)
+        await Combiner(session, "a", keep=1).submit("new", done.each)
+        assert done.batches == [["new"]]
+        assert dropped == [1]
+        assert "1 items were dropped" in caplog.text
+
+
+# -- workers -------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_is_woken_and_does_not_poll(session: Session, connect: Connect) -> None:
+    async with Session(connect()) as other:
+        done = Runs()
+        worker = begin(Combiner(session, "a").drain(done.each))
+        await eventually(lambda: session.statistics().waiters == 1)
+        await asyncio.sleep(0.1)
+        sent = session.statistics().commands_sent
+        await asyncio.sleep(1)
+        assert session.statistics().commands_sent <= sent + 2  # it shows that it lives
+        began = time.monotonic()
+        await Combiner(other, "a").leave(1)
+        await runs(done)
+        assert time.monotonic() - began < AT_ONCE
+        own = await Combiner(session, "a").leave(2)
+        await runs(done, 2)
+        assert own.pressure == 1
+        worker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        await eventually(lambda: session.statistics().waiters == 0)
+        assert session._engine is not None
+        await eventually(lambda: not session._engine.in_progress)  # type: ignore[union-attr]
+        await Combiner(other, "a").leave(3)
+        await asyncio.sleep(0.1)
+        assert done.batches == [[1], [2]]
+
+
+async def test_a_worker_takes_the_function_that_is_decorated_and_goes_on_after_errors(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[list[Any]] = []
+    combiner = Combiner(session, "a")
+
+    @combiner
+    async def work(batch: Batch) -> int:
+        seen.append(batch.items)
+        if batch.items == ["bad"]:
+            raise ValueError("bad")
+        return 1
+
+    worker = begin(combiner.drain(work))
+    await combiner.leave("bad")
+    await eventually(lambda: len(seen) == 1)
+    await combiner.leave("good")
+    await eventually(lambda: len(seen) == 2)
+    assert seen == [["bad"], ["good"]]
+    assert "has raised" in caplog.text
+    worker.cancel()
+    await asyncio.wait({worker})
+
+
+# -- cancelled -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shoot", [sweep, cancel_twice, sweep_scopes])
+async def test_a_cancelled_caller_leaves_its_item(client: Redis, shoot: Any) -> None:
+    async with Session(client) as session:
+        combiner, done, items = Combiner(session, "a"), Runs(lasts=0.002), list[int]()
+        await combiner.leave("connected")
+
+        async def submit() -> None:
+            items.append(len(items))
+            await combiner.submit(items[-1], done.each)
+
+        async def done_all_the_same(_: Shot) -> None:
+            await eventually(lambda: items[-1] in done.items, within=5)
+
+        assert await shoot(submit, after=done_all_the_same)
+        await eventually(lambda: not session._engine.in_progress)  # type: ignore[union-attr]
+        assert [item for item in done.items if item != "connected"] == items
+        assert session.statistics().waiters == 0
+
+
+@pytest.mark.parametrize("shoot", [sweep, cancel_twice])
+async def test_a_cancelled_leave_leaves_once(client: Redis, shoot: Any) -> None:
+    async with Session(client) as session:
+        combiner, done, items = Combiner(session, "a"), Runs(), list[int]()
+        await combiner.leave("connected")
+
+        async def leave() -> None:
+            items.append(len(items))
+            await combiner.leave(items[-1])
+
+        assert await shoot(leave)
+        await combiner.submit("last", done.each)
+        assert done.items == ["connected", *items, "last"]
+
+
+@pytest.mark.parametrize("shoot", [sweep, cancel_twice])
+async def test_a_cancelled_worker_leaves_nothing_behind(client: Redis, shoot: Any) -> None:
+    async with Session(client) as session:
+        combiner, done = Combiner(session, "a"), Runs()
+        left = await combiner.leave("first")
+        assert left.pressure == 1
+
+        async def drain() -> None:
+            async with asyncio.timeout(0.05):
+                await combiner.drain(done.each)
+
+        async def nobody_waits(_: Shot) -> None:
+            await eventually(lambda: not session._engine.in_progress)  # type: ignore[union-attr]
+            assert session.statistics().waiters == 0
+
+        async def limited() -> None:
+            try:
+                await drain()
+            except TimeoutError:
+                await asyncio.sleep(0)
+
+        assert await shoot(limited, after=nobody_waits)
+        await eventually(lambda: "first" in done.items or session.statistics().waiters == 0)
+        await combiner.submit("last", done.each)
+        assert done.items[-1] == "last"
+
+
+async def test_a_session_that_closes_leaves_its_items_to_others(redis: Redis, connect: Connect) -> None:
+    done = Runs()
+    done.may_end.clear()
+    session = Session(redis)
+    waiting = [begin(Combiner(session, "a").submit(n, done.each)) for n in range(2)]
+    await runs(done)
+    later = begin(Combiner(session, "a").submit(2, done.each))
+    await asyncio.sleep(0.05)
+    await session.aclose()
+    for task in (*waiting, later):
+        with pytest.raises(SessionClosedError):
+            await task
+    with pytest.raises(SessionClosedError):
+        await Combiner(session, "a").leave(1)
+    done.may_end.set()
+    async with Session(connect()) as other:
+        began = time.monotonic()
+        await Combiner(other, "a").submit(3, done.each)
+        assert time.monotonic() - began < 1
+    assert done.batches[1:] == [[0, 1], [2, 3]]
+    gc.collect()
+
+
+# -- the network ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_of", [PUT, ACK], ids=["put", "ack"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_lost_reply_changes_nothing(
+    client: Redis, through: Proxy, request_of: Any, times: int
+) -> None:
+    done, combiner = Runs(), Combiner(client, "a")
+    assert await combiner.submit(0, done.each) == "0!"
+    lost = [through.reset_after(request_of, nth=nth + 1) for nth in range(times)]
+    assert await combiner.submit(1, done.each) == "1!"
+    assert all(event.is_set() for event in lost)
+    assert await combiner.submit(2, done.each) == "2!"
+    assert done.batches == [[0], [1], [2]]
+
+
+async def test_an_outage_of_the_server_loses_nothing(own_server: OwnServer, connect: Connect) -> None:
+    server = await own_server()
+    async with Session(connect(server), command_timeout=5) as session:
+        done = Runs(lasts=0.05)
+        combiner = Combiner(session, "a", ttl=10)
+        first = begin(combiner.submit(1, done.each))
+        await runs(done)
+        server.pause()
+        second = begin(combiner.submit(2, done.each))
+        await asyncio.sleep(0.7)
+        assert not second.done()
+        server.resume()
+        assert await asyncio.wait_for(asyncio.gather(first, second), 8) == ["1!", "2!"]
+        assert done.batches == [[1], [2]]
+
+
+async def test_a_server_that_is_gone_is_an_error_in_time(own_server: OwnServer, connect: Connect) -> None:
+    server = await own_server()
+    async with Session(connect(server), command_timeout=0.3) as session:
+        combiner, done = Combiner(session, "a", ttl=1), Runs()
+        assert await combiner.submit(1, done.each) == "1!"
+        done.may_end.clear()
+        running = begin(combiner.submit(2, done.each))
+        await runs(done, 2)
+        server.kill()
+        await rejected(combiner.leave(3))
+        await rejected(combiner.submit(4, done.each))
+        began = time.monotonic()
+        with pytest.raises(BackendError):
+            await asyncio.wait_for(running, 10)
+        assert time.monotonic() - began < 6
+        assert not session._engine.in_progress  # type: ignore[union-attr]
+
+
+async def test_a_worker_outlasts_an_outage(own_server: OwnServer, connect: Connect) -> None:
+    server = await own_server()
+    async with Session(connect(server), command_timeout=0.3) as session:
+        done, combiner = Runs(), Combiner(session, "a", ttl=1)
+        worker = begin(combiner.drain(done.each))
+        await combiner.leave(1)
+        await runs(done)
+        server.pause()
+        await asyncio.sleep(2.5)
+        server.resume()
+        await eventually(session.healthy, within=5)
+        await combiner.leave(2)
+        # The end of the first batch may not have reached the server: then it is run again.
+        await eventually(lambda: done.items in ([1, 2], [1, 1, 2], [1, 1, 1, 2]), within=5)
+        worker.cancel()
+        await asyncio.wait({worker})
+
+
+async def test_what_a_server_has_lost_is_told(redis: Redis, connect: Connect) -> None:
+    async with Session(redis) as session, Session(connect()) as other:
+        done = Runs()
+        done.may_end.clear()
+        running = begin(Combiner(session, "a").submit(1, done.each))
+        await runs(done)
+        waiting = begin(Combiner(other, "a").submit(2, done.each))
+        await eventually(lambda: other.statistics().waiters == 1)
+        await redis.delete("aiolocks:combiner.items:{a}", "aiolocks:combiner:{a}")
+        with pytest.raises(LockLostError, match="does not know the item any more"):
+            await asyncio.wait_for(waiting, 5)
+        done.may_end.set()
+        with pytest.raises(LockLostError, match="does not know the item any more"):
+            await asyncio.wait_for(running, 5)
+
+
+async def test_a_forced_release_hands_the_batch_to_another(session: Session, connect: Connect) -> None:
+    async with Session(connect()) as other:
+        done, stuck = Runs(), Runs()
+        stuck.may_end.clear()
+        first = begin(Combiner(session, "a", ttl=2).submit(1, stuck.each))
+        await runs(stuck)
+        second = begin(Combiner(other, "a", ttl=2).submit(2, done.each))
+        await eventually(lambda: other.statistics().waiters == 1)
+        (info,) = await other.inspect("a")
+        assert (info.kind, info.value, info.waiters, len(info.holders)) == ("combiner", 2, 1, 1)
+        assert await other.force_release("a", kind="combiner")
+        assert await asyncio.wait_for(second, 5) == "2!"
+        assert await asyncio.wait_for(first, 5) == "1!"
+        assert done.batches == [[1], [2]]
+
+
+# -- processes -----------------------------------------------------------------------------------------------
+
+
+async def write(path: str, batch: Batch) -> None:
+    """Writes a batch into a store, in one transaction that refuses a late run and one that was done."""
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as store:
+        store.execute("BEGIN IMMEDIATE")
+        (seen,) = store.execute("SELECT token FROM fence").fetchone()
+        if batch.fencing_token > seen:
+            store.execute("UPDATE fence SET token = ?", (batch.fencing_token,))
+            store.executemany("INSERT OR IGNORE INTO done VALUES (?)", [(str(item),) for item in batch.items])
+        store.execute("COMMIT")
+
+
+async def push(url: str, path: str, name: str, items: int, dies: str = "", ttl: float = 1.0) -> None:
+    """A process that submits items; it may end after its work was done, or freeze in it."""
+    async with Redis.from_url(url) as redis, Session(redis) as session:
+        combiner = Combiner(session, "a", ttl=ttl)
+
+        async def run(batch: Batch) -> int:
+            tell("runs", items=batch.items, token=batch.fencing_token)
+            await asyncio.sleep(0.05)
+            if dies == "before":
+                await asyncio.Event().wait()
+            if dies == "frozen":
+                tell("frozen")
+                time.sleep(0.5)  # noqa: ASYNC251 - it is stopped from outside meanwhile
+            await write(path, batch)
+            if dies == "after":
+                tell("written")
+                await asyncio.Event().wait()
+            return len(batch)
+
+        answers = await asyncio.gather(*(combiner.submit(f"{name}{n}", run) for n in range(items)))
+        tell("answered", answers=answers)
+
+
+def store(tmp_path: Path) -> str:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        made.execute("CREATE TABLE fence (token INTEGER)")
+        made.execute("INSERT INTO fence VALUES (0)")
+        made.execute("CREATE TABLE done (item TEXT PRIMARY KEY)")
+    return str(path)
+
+
+def done_in(path: str) -> set[str]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        return {item for (item,) in made.execute("SELECT item FROM done")}
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+async def test_a_runner_that_is_killed_is_followed_by_one_that_waits(
+    server: Server, workers: Workers, tmp_path: Path, dies: str
+) -> None:
+    path = store(tmp_path)
+    doomed = await workers.start(push, url=server.url, path=path, name="d", items=3, dies=dies)
+    await doomed.told("runs" if dies == "before" else "written")
+    other = await workers.start(push, url=server.url, path=path, name="o", items=3)
+    await asyncio.sleep(0.5)
+    doomed.kill()
+    began = time.monotonic()
+    report = await other.told("answered")
+    assert time.monotonic() - began < 3
+    assert report["answers"] == [3, 3, 3]
+    await other.finish()
+    assert done_in(path) == {f"{name}{n}" for name in "do" for n in range(3)}
+
+
+async def test_a_runner_that_is_frozen_writes_nothing_late(
+    server: Server, workers: Workers, tmp_path: Path
+) -> None:
+    path = store(tmp_path)
+    frozen = await workers.start(push, url=server.url, path=path, name="f", items=3, dies="frozen")
+    await frozen.told("frozen")
+    frozen.stop()
+    other = await workers.start(push, url=server.url, path=path, name="o", items=3)
+    await other.told("answered")
+    await other.finish()
+    assert done_in(path) == {f"{name}{n}" for name in "fo" for n in range(3)}
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        (token,) = made.execute("SELECT token FROM fence").fetchone()
+        made.execute("DELETE FROM done")
+    frozen.cont()  # it goes on, with the old fencing token
+    report = await frozen.told("answered", within=10)
+    assert len(report["answers"]) == 3
+    await frozen.finish()
+    assert done_in(path) == set()  # its write was refused
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        assert made.execute("SELECT token FROM fence").fetchone() == (token,)
+
+
+async def test_left_items_outlast_all_processes_and_the_next_to_come_runs_them(
+    redis: Redis, server: Server, workers: Workers, tmp_path: Path
+) -> None:
+    path = store(tmp_path)
+    doomed = await workers.start(push, url=server.url, path=path, name="d", items=3, dies="before")
+    await doomed.told("runs")
+    doomed.kill()
+    later = await workers.start(push, url=server.url, path=path, name="l", items=1)
+    await later.told("answered")
+    await later.finish()
+    assert done_in(path) == {"d0", "d1", "d2", "l0"}
+
+
+# -- what is told --------------------------------------------------------------------------------------------
+
+
+async def test_listeners_hear_of_items_and_batches(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[str, int, int, str]] = []
+
+    class Listener:
+        def on_left(self, event: Any) -> None:
+            told.append(("left", event.items, event.pressure, event.name))
+
+        def on_combined(self, event: Any) -> None:
+            told.append(("combined", event.items, event.fencing_token > 0, event.reason))
+
+    async with Session(redis, listeners=[Listener()]) as session:
+        done, combiner = Runs(), Combiner(session, "a")
+        await combiner.leave(0)
+        await asyncio.gather(combiner.submit(1, done.each), combiner.submit(2, done.each))
+
+        async def fails(batch: Batch) -> None:
+            raise ValueError
+
+        with pytest.raises(ValueError):  # noqa: PT011 - it has no text
+            await combiner.submit(3, fails)
+    assert told == [
+        ("left", 1, 1, "a"),
+        ("left", 2, 3, "a"),
+        ("combined", 3, True, ""),
+        ("left", 1, 1, "a"),
+        ("combined", 1, True, "failed"),
+    ]
+
+
+async def test_it_says_what_it_is(session: Session) -> None:
+    combiner = Combiner(session, "sync:{account}", ttl=7)
+    assert repr(combiner) == "<Combiner 'sync:{account}' ttl=7>"
+    assert (combiner.name, combiner.ttl) == ("sync:{account}", 7)
+
+    async def run(batch: Batch) -> str:
+        assert len(batch) == 1
+        assert session._engine is not None
+        (combining,) = session._engine.in_progress.values()
+        assert repr(combining) == "<Combining 'sync:1' waiting=1 workers=0>"
+        return repr(batch)
+
+    expected = "<Batch 'sync:1' number=1 attempt=1 items=1>"
+    assert await combiner.submit("a", run, account=1) == expected

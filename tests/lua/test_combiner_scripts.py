@@ -1,0 +1,619 @@
+"""The scripts of a combiner: every branch, said twice, by the wrong one.
+
+A test that asks for `combiner` alone is also run on mutants of the scripts, by the tests at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from aiolocks.kinds.combiner import Ack, Bounds, CombinerSteps, Entry, Row, Told
+from aiolocks.transport import WAITING, Refused
+from tests.lua.mutants import checks, compiled, lines_left_out, unnoticed
+from tests.lua.scripts import HOUR, MINUTE, Scripts, about, shipped
+
+pytestmark = pytest.mark.leaves_keys("aiolocks*:combiner*")
+
+ME, OTHER, THIRD = "a1" * 16, "b2" * 16, "c3" * 16
+A, B, C, D = (digits * 16 for digits in ("01", "02", "03", "04"))
+"""Of puts."""
+KEEP = 2 * HOUR
+IDLE = 10_000
+SHARED = ("forms", "bells", "fence", "locks", "combiners")
+
+
+class CombinerScripts(Scripts):
+    """The steps of a combiner."""
+
+    kind = "combiner"
+
+    def __init__(self, redis: Any, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
+        super().__init__(redis, prefix, mutant)
+        self.run_key, self.value, self.items, self.answers = map(self.key, ("", "value", "items", "answers"))
+        self.base = [self.run_key, self.value, self.items, self.answers]
+
+    def text(self, step: str) -> bytes:
+        if not step.startswith("combiner_"):
+            return super().text(step)
+        hands_out = ("combiner_hand_out",) if step in ("combiner_acquire", "combiner_take") else ()
+        seats = ("seats",) if step == "combiner_acquire" else ()
+        files = [*(f"shared/{name}" for name in (*SHARED, *hands_out, *seats)), step]
+        return b"".join(self.mutant.get(file) or shipped(file) for file in files)
+
+    async def put(
+        self, token: str, *payloads: str, room: int = 100, keep: int = KEEP, left: bool = False
+    ) -> Any:
+        keys = [*self.base, self.key("puts"), self.queue, self.key("idle")]
+        items = [word for payload in payloads for word in ("l" if left else "w", payload)]
+        return await self.run(self.words("combiner_put", keys, token, room, keep, MINUTE, HOUR, *items))
+
+    async def acquire(
+        self,
+        token: str,
+        *rows: tuple[int, int],
+        who: str = "",
+        queued: bool = False,
+        in_turn: bool = False,
+        most: int = 1000,
+        window: int = 0,
+        within: int = 0,
+        ttl: int = MINUTE,
+    ) -> Any:
+        keys = [*self.base, self.key("fence"), self.queue, self.key("idle")]
+        keys += [self.bell(who)] if who else []
+        flags = ("ql" if queued else "") + ("w" if who else "") + ("t" if in_turn else "")
+        asked = " ".join(f"{first}-{last}" for first, last in rows)
+        arguments = (token, ttl, HOUR, "{}", flags, most, window, within, asked, IDLE)
+        return await self.run(self.words("combiner_acquire", keys, *arguments))
+
+    async def take(
+        self, token: str, after: int = 0, *, most: int = 1000, window: int = 0, within: int = 0
+    ) -> Any:
+        return await self.run(
+            self.words("combiner_take", self.base, token, HOUR, most, window, within, after)
+        )
+
+    async def answer(self, token: str, *entries: tuple[int, int, str], first: bool = True) -> Any:
+        words = [word for a, b, payload in entries for word in (a, b, "v", payload)]
+        return await self.run(self.words("combiner_answer", self.base, token, "1" if first else "", *words))
+
+    async def ack(self, token: str, run: bytes, upto: int, *, failed: bool = False) -> Any:
+        keys = [*self.base, self.key("fence"), self.queue]
+        return await self.run(
+            self.words("combiner_ack", keys, token, run, HOUR, upto, "f" if failed else "d")
+        )
+
+    async def left(self, token: str, *payloads: str, **kwargs: Any) -> int:
+        """The number of the first item."""
+        first, taken, *_ = await self.put(token, *payloads, **kwargs)
+        assert taken == len(payloads)
+        return int(first)
+
+    async def begin(self, token: str, **kwargs: Any) -> tuple[bytes, Any]:
+        """The fencing token of a run, and its first piece."""
+        one, run, _, wait, piece = await self.acquire(token, **kwargs)
+        assert (one, wait) == (1, 0)
+        return run, piece
+
+    async def fields(self) -> dict[str, str]:
+        found = await self.redis.hgetall(self.value)
+        return {name.decode(): value.decode() for name, value in found.items()}
+
+
+@pytest.fixture
+def combiner(redis, prefix) -> CombinerScripts:
+    return CombinerScripts(redis, prefix)
+
+
+def payloads(piece: Any) -> list[bytes]:
+    return list(piece[7::3])
+
+
+def numbers(piece: Any) -> list[int]:
+    return [int(number) for number in piece[5::3]]
+
+
+async def test_items_are_numbered_in_order_and_handed_out(combiner) -> None:
+    first, taken, waiting = await combiner.put(A, "one", "two")
+    assert (taken, waiting) == (2, 2)
+    assert await combiner.is_now(first)
+    later, taken, waiting = await combiner.put(B, "three", left=True)
+    assert (taken, waiting) == (1, 3)
+    assert int(later) > int(first) + 1
+    run, piece = await combiner.begin(ME)
+    assert await combiner.is_now(run)
+    last = later
+    assert piece == [
+        1,
+        1,
+        last,
+        last,
+        0,
+        first,
+        b"w",
+        b"one",
+        str(int(first) + 1).encode(),
+        b"w",
+        b"two",
+        later,
+        b"l",
+        b"three",
+    ]
+    assert (await combiner.fields())["waiting"] == "3"
+
+
+async def test_a_put_that_is_said_twice_leaves_its_items_once(combiner) -> None:
+    first = await combiner.put(A, "one", "two")
+    assert await combiner.put(A, "one", "two") == first
+    await combiner.put(B, "three")
+    assert (await combiner.put(A, "one", "two"))[:2] == first[:2]
+    run, piece = await combiner.begin(ME)
+    assert payloads(piece) == [b"one", b"two", b"three"]
+    await combiner.ack(ME, run, int(piece[2]))
+    assert (await combiner.put(A, "one", "two"))[:2] == first[:2]
+    assert (await combiner.acquire(OTHER))[0] == 0
+
+
+async def test_only_so_many_wait(combiner) -> None:
+    assert (await combiner.put(A, "one", "two", room=3))[1:] == [2, 2]
+    first, taken, waiting = await combiner.put(B, "three", "four", room=3)
+    assert (taken, waiting) == (1, 3)
+    assert await combiner.put(B, "three", "four", room=3) == [first, 1, 3]
+    assert await combiner.put(C, "five", room=3) == [b"0", 0, 3]
+    assert await combiner.put(C, "five", room=2) == [b"0", 0, 3]
+    assert (await combiner.put(C, "five", room=4))[1:] == [1, 4]
+    run, piece = await combiner.begin(ME)
+    assert payloads(piece) == [b"one", b"two", b"three", b"five"]
+    await combiner.ack(ME, run, int(piece[2]))
+    assert (await combiner.put(D, "six", room=1))[1:] == [1, 1]  # what is done does not count
+
+
+async def test_numbers_rise_also_when_the_clock_was_set_back(combiner) -> None:
+    ahead = 8_000_000_000_000_000
+    await combiner.left(A, "one")
+    await combiner.redis.hset(combiner.value, "last", ahead)
+    assert await combiner.left(B, "two") == ahead + 1
+    await combiner.redis.hset(combiner.value, "last", 5)
+    assert await combiner.left(C, "three") == ahead + 2  # the items themselves say so, too
+    await combiner.redis.delete(combiner.items)
+    await combiner.redis.hset(combiner.value, mapping={"last": 5, "done": ahead + 7})
+    assert await combiner.left(D, "four") == ahead + 8
+
+
+async def test_one_runs_at_a_time_and_others_are_seated(combiner) -> None:
+    number = await combiner.left(A, "one")
+    await combiner.begin(ME)
+    refused, remaining = await combiner.acquire(OTHER, (number, number), who="o")
+    assert refused == 0
+    assert about(remaining, MINUTE)
+    assert await combiner.waiting() == [combiner.bell("o")]
+    assert await combiner.states("o") == [b""]
+    assert (await combiner.acquire(THIRD))[0] == 0  # without a seat
+    assert await combiner.waiting() == [combiner.bell("o")]
+
+
+async def test_an_acquire_that_is_said_twice_is_the_same_run(combiner) -> None:
+    await combiner.left(A, "one")
+    run, piece = await combiner.begin(ME)
+    await combiner.left(B, "two")
+    await combiner.redis.pexpire(combiner.run_key, 500)
+    await combiner.redis.pexpire(combiner.key("fence"), 500)
+    assert await combiner.begin(ME) == (run, piece)
+    assert await combiner.lasts(combiner.run_key, MINUTE)
+    assert await combiner.lasts(combiner.key("fence"), HOUR)
+
+
+async def test_there_is_no_run_without_items_and_a_worker_is_silent(combiner) -> None:
+    assert await combiner.acquire(ME, who="m") == [0, IDLE]
+    assert await combiner.stands("m")
+    assert await combiner.lasts(combiner.key("idle"), IDLE)
+    _, _, _, bell = await combiner.put(A, "one")
+    assert bell == combiner.bell("m")
+    assert await combiner.states("m") == [None]
+    assert not await combiner.redis.exists(combiner.key("idle"))
+    assert (await combiner.acquire(ME, who="m", queued=True))[0] == 1
+    assert await combiner.waiting() == []
+    # While there is a run, nobody is woken by an item.
+    await combiner.acquire(OTHER, who="o")
+    assert (await combiner.put(B, "two"))[3:] == []
+    assert await combiner.states("o") == [b""]
+
+
+async def test_an_asker_without_a_seat_makes_no_worker_silent(combiner) -> None:
+    assert await combiner.acquire(ME) == [0, IDLE]
+    assert await combiner.everything() == []
+
+
+async def test_who_asks_in_turn_lets_the_first_go_first(combiner) -> None:
+    await combiner.acquire(OTHER, who="o")
+    await combiner.redis.delete(combiner.key("idle"))
+    number = await combiner.left(A, "one")
+    await combiner.sit("o", seat="")
+    assert await combiner.acquire(ME, (number, number), who="m", in_turn=True) == [0, -2]
+    assert (await combiner.acquire(OTHER, who="o", queued=True, in_turn=True))[0] == 1
+
+
+async def test_what_is_acknowledged_is_gone_and_who_waits_is_woken(combiner) -> None:
+    first = await combiner.left(A, "one", "two")
+    run, piece = await combiner.begin(ME)
+    later = await combiner.left(B, "three")
+    await combiner.acquire(OTHER, (first, first + 1), who="o")
+    await combiner.acquire(THIRD, (later, later), who="t")
+    assert await combiner.ack(OTHER, run, first + 1) == [0]
+    assert await combiner.answer(ME, (first, first + 1, "done")) == 1
+    # Nobody is told before the end is acknowledged.
+    assert (await combiner.acquire(OTHER, (first, first + 1), who="o", queued=True))[0] == 0
+    assert sorted((await combiner.ack(ME, run, first + 1))[1:]) == sorted(
+        [combiner.bell("o"), combiner.bell("t")]
+    )
+    assert await combiner.waiting() == []
+    assert await combiner.ack(ME, run, first + 1) == [1]  # again
+    assert not await combiner.redis.exists(combiner.run_key)
+    told = await combiner.acquire(OTHER, (first, first + 1), who="o", queued=True)
+    both = [str(first).encode(), str(first + 1).encode()]
+    assert told == [2, both[1], [*both, b"v", b"done"], []]
+    assert not await combiner.stands("o")
+    next_run, piece = await combiner.begin(THIRD)
+    assert int(next_run) > int(run)
+    assert piece[:2] == [2, 1]
+    assert payloads(piece) == [b"three"]
+
+
+async def test_an_end_that_nobody_holds_wakes_the_next(combiner) -> None:
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    await combiner.acquire(OTHER, (number, number), who="o")
+    await combiner.redis.delete(combiner.run_key)
+    assert await combiner.ack(ME, run, number) == [0, combiner.bell("o")]
+    assert payloads((await combiner.begin(OTHER))[1]) == [b"one"]
+    await combiner.acquire(THIRD, (number, number), who="t")
+    assert await combiner.ack(ME, run, number) == [0]
+
+
+async def test_a_batch_that_has_failed_is_tried_again_as_it_was(combiner) -> None:
+    number = await combiner.left(A, "one")
+    run, piece = await combiner.begin(ME)
+    await combiner.left(B, "two")
+    await combiner.acquire(OTHER, (number, number), who="o")
+    await combiner.acquire(THIRD, (number, number), who="t")
+    assert await combiner.ack(ME, run, number, failed=True) == [1, combiner.bell("o")]
+    assert await combiner.ack(ME, run, number, failed=True) == [1]
+    _, piece = await combiner.begin(OTHER, window=MINUTE)
+    assert piece[:2] == [1, 2]
+    assert payloads(piece) == [b"one"]
+    # The death of a runner is no attempt.
+    await combiner.redis.delete(combiner.run_key)
+    _, piece = await combiner.begin(THIRD)
+    assert piece[:2] == [1, 2]
+    assert int((await combiner.fields())["batch"]) == 1
+
+
+async def test_a_batch_has_so_many_and_is_handed_out_in_pieces(combiner) -> None:
+    first = await combiner.left(A, *map(str, range(250)), room=1000)
+    run, piece = await combiner.begin(ME, most=230)
+    assert int(piece[2]) == first + 229
+    got = payloads(piece)
+    assert len(got) == 50
+    assert int(piece[3]) == first + 49
+    for number in range(2, 6):
+        wait, piece = await combiner.take(ME, int(piece[3]))
+        got += payloads(piece)
+        assert (wait, len(got)) == (0, min(230, 50 * number))
+    assert int(piece[3]) == first + 229
+    assert got == [str(number).encode() for number in range(230)]
+    assert await combiner.take(OTHER, 0) == [-1]
+    await combiner.ack(ME, run, first + 229)
+    _, piece = await combiner.begin(ME, most=230)
+    assert payloads(piece) == [str(number).encode() for number in range(230, 250)]
+
+
+async def test_large_items_make_small_pieces(combiner) -> None:
+    await combiner.left(A, *["x" * 20_000] * 12)
+    _, piece = await combiner.begin(ME)
+    assert len(payloads(piece)) == 5
+    _, piece = await combiner.take(ME, int(piece[3]))
+    assert len(payloads(piece)) == 5
+
+
+async def test_much_garbage_goes_little_by_little(combiner) -> None:
+    await combiner.left(A, *map(str, range(1200)), room=2000)
+    run, piece = await combiner.begin(ME, most=1200)
+    upto = int(piece[2])
+    await combiner.ack(ME, run, upto)
+    assert await combiner.redis.zcard(combiner.items) == 1100
+    assert (await combiner.fields())["waiting"] == "0"
+    assert (await combiner.put(B, "later", room=10))[1:] == [1, 1]
+    assert await combiner.redis.zcard(combiner.items) == 1001
+    run, piece = await combiner.begin(OTHER, most=1)
+    assert payloads(piece) == [b"later"]
+    assert await combiner.redis.zcard(combiner.items) == 901
+    await combiner.answer(OTHER)
+    assert await combiner.redis.zcard(combiner.items) == 801
+
+
+async def test_old_answers_go(combiner) -> None:
+    first = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    await combiner.answer(ME, (first, first, "done"))
+    assert about(await combiner.redis.pttl(combiner.answers), 60_000)
+    await combiner.ack(ME, run, first)
+    (member,) = await combiner.redis.zrange(combiner.answers, 0, -1)
+    number, came, tag, payload = member.split(b":")
+    old = b":".join((number, str(int(came) - 30_001).encode(), tag, payload))
+    await combiner.left(B, "two")
+    assert await combiner.redis.zcard(combiner.answers) == 1
+    await combiner.redis.zadd(combiner.answers, {old: first})
+    await combiner.redis.zrem(combiner.answers, member)
+    await combiner.left(C, "three")
+    assert await combiner.redis.zcard(combiner.answers) == 0
+    assert await combiner.acquire(OTHER, (first, first), who="o") == [2, str(first).encode(), [], []]
+
+
+async def test_answers_are_told_in_pieces_and_for_what_was_asked(combiner) -> None:
+    first = await combiner.left(A, *map(str, range(150)), room=1000)
+    run, _ = await combiner.begin(ME)
+    each = [(first + n, first + n, f"r{n}") for n in range(150)]
+    await combiner.answer(ME, *each[:80])
+    await combiner.answer(ME, *each[80:], first=False)
+    later = await combiner.left(B, "later", room=1000)
+    await combiner.ack(ME, run, first + 149)
+    two, settled, told, missing = await combiner.acquire(OTHER, (first, first + 3), (first + 10, first + 149))
+    assert (two, missing) == (2, [])
+    assert told[:4] == [str(first).encode()] * 2 + [b"v", b"r0"]
+    assert told[16:20] == [str(first + 10).encode()] * 2 + [b"v", b"r10"]
+    assert len(told) == 200
+    assert int(settled) == first + 55
+    _, settled, told, _ = await combiner.acquire(OTHER, (first + 106, first + 149), (later, later))
+    assert int(settled) == first + 149
+    assert len(told) == 44 * 4
+    _, settled, told, _ = await combiner.acquire(OTHER, (first + 1, first + 2))
+    assert int(settled) == first + 2
+    assert told[3::4] == [b"r1", b"r2"]
+
+
+async def test_large_answers_make_small_pieces(combiner) -> None:
+    first = await combiner.left(A, "a", "b", "c")
+    run, _ = await combiner.begin(ME)
+    await combiner.answer(ME, *((first + n, first + n, "x" * 40_000) for n in range(3)))
+    await combiner.ack(ME, run, first + 2)
+    _, settled, told, _ = await combiner.acquire(OTHER, (first, first + 2))
+    assert len(told) == 8
+    assert int(settled) == first + 1
+
+
+async def test_one_answer_for_several_rows_is_told_once(combiner) -> None:
+    first = await combiner.left(A, "a", "b", "c", "d")
+    run, _ = await combiner.begin(ME)
+    await combiner.answer(ME, (first, first + 2, "all"))
+    await combiner.ack(ME, run, first + 3)
+    _, settled, told, missing = await combiner.acquire(OTHER, (first, first), (first + 2, first + 3))
+    assert told == [str(first).encode(), str(first + 2).encode(), b"v", b"all"]
+    assert (int(settled), missing) == (first + 3, [])
+    # An answer that begins later is none for this row.
+    _, _, told, _ = await combiner.acquire(OTHER, (first - 2, first - 1))
+    assert told == []
+
+
+async def test_what_a_dead_runner_has_left_is_no_answer(combiner) -> None:
+    first = await combiner.left(A, "a", "b")
+    await combiner.begin(ME)
+    await combiner.answer(ME, (first, first, "old a"), (first + 1, first + 1, "old b"))
+    await combiner.redis.delete(combiner.run_key)
+    run, _ = await combiner.begin(OTHER)
+    assert await combiner.answer(ME, (first, first, "late")) == 0
+    await combiner.answer(OTHER, (first, first + 1, "new"))
+    await combiner.ack(OTHER, run, first + 1)
+    _, _, told, _ = await combiner.acquire(THIRD, (first, first + 1))
+    assert told[2:] == [b"v", b"new"]
+
+
+async def test_what_the_server_has_lost_is_told(combiner) -> None:
+    first = await combiner.left(A, "a", "b")
+    await combiner.begin(ME)
+    await combiner.redis.delete(combiner.items)
+    gone = await combiner.acquire(OTHER, (first, first + 1), who="o")
+    assert gone == [2, b"0", [], [str(first).encode(), str(first + 1).encode()]]
+    assert not await combiner.stands("o")
+
+
+async def test_a_window_collects(combiner) -> None:
+    await combiner.left(A, "one")
+    one, _, _, wait, piece = await combiner.acquire(ME, window=300)
+    assert (one, piece) == (1, [])
+    assert 250 < wait <= 300
+    await asyncio.sleep(0.1)
+    await combiner.left(B, "two")
+    wait, piece = await combiner.take(ME, window=300)
+    assert 100 < wait <= 210
+    wait, piece = await combiner.take(ME, window=300, within=1000)  # begun anew by the second item
+    assert 250 < wait <= 300
+    wait, piece = await combiner.take(ME, window=300, within=350)
+    assert 150 < wait <= 260
+    wait, piece = await combiner.take(ME, window=300, most=2)  # full
+    assert (wait, payloads(piece)) == (0, [b"one", b"two"])
+    await combiner.left(C, "three")
+    wait, piece = await combiner.take(ME, window=300)  # it has begun
+    assert (wait, payloads(piece)) == (0, [b"one", b"two"])
+
+
+async def test_a_window_is_no_longer_where_the_clock_was_set_back(combiner) -> None:
+    await combiner.left(A, "one")
+    await combiner.redis.hset(combiner.value, "last", 8_000_000_000_000_000)
+    await combiner.redis.delete(combiner.items)
+    await combiner.left(B, "two")
+    assert (await combiner.acquire(ME, window=300))[3] == 0
+
+
+async def test_there_may_be_nothing_to_take(combiner) -> None:
+    await combiner.left(A, "one")
+    await combiner.acquire(ME, window=MINUTE)
+    await combiner.redis.delete(combiner.items)
+    assert await combiner.take(ME, window=MINUTE) == [0, []]
+
+
+async def test_items_that_nobody_runs_are_left_out_after_their_time(combiner) -> None:
+    first = await combiner.left(A, "old", keep=1)
+    await combiner.left(B, "new")
+    await asyncio.sleep(0.01)
+    run, piece = await combiner.begin(ME)
+    assert piece[4] == 1
+    assert payloads(piece) == [b"new"]
+    await combiner.ack(ME, run, int(piece[2]))
+    assert (await combiner.acquire(OTHER, (first, first)))[:3] == [2, str(first).encode(), []]
+
+
+async def test_keys_last_as_long_as_items(combiner) -> None:
+    await combiner.left(A, "one")
+    for key in (combiner.items, combiner.value):
+        assert about(await combiner.redis.pttl(key), KEEP + HOUR)
+    await combiner.left(B, "two", keep=HOUR)
+    assert about(await combiner.redis.pttl(combiner.items), KEEP + HOUR)
+    assert about(await combiner.redis.pttl(combiner.key("puts")), MINUTE)
+    run, piece = await combiner.begin(ME)
+    await combiner.redis.pexpire(combiner.key("fence"), 500)
+    await combiner.ack(ME, run, int(piece[2]))
+    assert about(await combiner.redis.pttl(combiner.key("fence")), HOUR)
+    assert about(await combiner.redis.pttl(combiner.value), KEEP + HOUR)
+
+
+async def test_old_puts_are_forgotten(combiner) -> None:
+    await combiner.left(A, "one")
+    puts = combiner.key("puts")
+    assert await combiner.redis.zcard(puts) == 2
+    for member, score in await combiner.redis.zrange(puts, 0, -1, withscores=True):
+        await combiner.redis.zadd(puts, {member: score - 1000 * MINUTE})
+    await combiner.left(B, "two")
+    assert await combiner.redis.zcard(puts) == 2
+
+
+async def test_many_are_woken_a_few_at_a_time_and_only_for_what_has_ended(combiner) -> None:
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    for n in range(40):
+        await combiner.acquire(OTHER, (number, number), who=f"w{n:02}")
+    rung = (await combiner.ack(ME, run, number))[1:]
+    assert rung == [combiner.bell(f"w{n:02}") for n in range(16)]
+    await combiner.die("w16")
+    await combiner.acquire(OTHER, who="late")  # for the next batch: it has nothing to hear of this one
+    rung = (await combiner.acquire(OTHER, (number, number), who="w00", queued=True))[4:]
+    assert rung == [combiner.bell(f"w{n:02}") for n in range(17, 32)]
+    rung = (await combiner.acquire(OTHER, (number, number), who="w01", queued=True))[4:]
+    assert rung == [combiner.bell(f"w{n:02}") for n in range(32, 40)]
+    assert await combiner.states("late") == [b""]
+
+
+async def test_what_is_no_combiner_is_refused_and_stays(combiner) -> None:
+    ways = [
+        lambda: combiner.put(A, "one"),
+        lambda: combiner.acquire(ME),
+        lambda: combiner.take(ME),
+        lambda: combiner.answer(ME, (1, 1, "x")),
+        lambda: combiner.ack(ME, b"1", 1),
+    ]
+    for way in ways:
+        await combiner.redis.hset(combiner.value, "mine", 1)
+        with pytest.raises(ResponseError, match="FOREIGN 2"):
+            await way()
+        await combiner.clear()
+    for key, number, steps in ((combiner.items, 3, ways[:2]), (combiner.run_key, 1, ways[1:2])):
+        for way in steps:
+            await combiner.redis.set(key, "mine")
+            with pytest.raises(ResponseError, match=f"FOREIGN {number}"):
+                await way()
+            assert await combiner.redis.get(key) == b"mine"
+            await combiner.clear()
+    await combiner.redis.zadd(combiner.queue, {"mine": 1})
+    with pytest.raises(ResponseError, match="FOREIGN 6"):
+        await combiner.put(A, "one")
+    assert not await combiner.redis.exists(combiner.items)
+    await combiner.clear()
+    number = await combiner.left(A, "one")
+    await combiner.redis.zadd(combiner.items, {"mine": number + 1})
+    with pytest.raises(ResponseError, match="FOREIGN 3"):
+        await combiner.begin(ME)
+    await combiner.clear()
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    await combiner.redis.zadd(combiner.answers, {"mine": number})
+    assert (await combiner.ack(ME, run, number))[0] == 1
+    with pytest.raises(ResponseError, match="FOREIGN 4"):
+        await combiner.acquire(OTHER, (number, number))
+    await combiner.put(B, "two")
+    assert await combiner.redis.zcard(combiner.answers) == 1
+
+
+async def test_the_commands_say_what_the_tests_do(combiner) -> None:
+    rows = [Row(5, 7), Row(9, 9)]
+    commands = CombinerSteps(
+        combiner.prefix,
+        combiner.name,
+        bounds=Bounds(most=1000, window_ms=0, within_ms=0, most_waiting=100, keep_ms=KEEP),
+        rows=lambda: rows,
+        retention_ms=HOUR,
+        session="s",
+    )
+    put = commands.put(A, [(True, b"one"), (False, b"two")], known_ms=1)
+    keys = [*combiner.base, combiner.key("puts"), combiner.queue, combiner.key("idle")]
+    assert put.words(as_eval=True) == combiner.words(
+        "combiner_put", keys, A, 100, KEEP, MINUTE, HOUR, "w", b"one", "l", b"two"
+    )
+    acquire = commands.acquire(ME, MINUTE, "{}", WAITING)
+    keys = [*combiner.base, combiner.key("fence"), combiner.queue, combiner.key("idle"), combiner.bell("s")]
+    assert acquire.words(as_eval=True) == combiner.words(
+        "combiner_acquire", keys, ME, MINUTE, HOUR, "{}", "w", 1000, 0, 0, "5-7 9-9", IDLE
+    )
+    assert put.parse(await combiner.put(A, "one", "two")).taken == 2
+    gone = acquire.parse(await combiner.acquire(ME, (5, 7), (9, 9), who="s"))
+    assert isinstance(gone, Refused)
+    assert isinstance(gone.error, Told)
+    assert gone.error.missing == rows
+    rows.clear()
+    granted = acquire.parse(await combiner.acquire(ME, who="s"))
+    run, piece = granted.fencing_token, commands.handed_out.piece
+    assert [payload for _, _, payload in piece.items] == [b"one", b"two"]
+    assert commands.take(ME, 5).words(as_eval=True) == combiner.words(
+        "combiner_take", combiner.base, ME, HOUR, 1000, 0, 0, "5"
+    )
+    assert commands.take(ME, 0).parse(await combiner.take(OTHER)) is None
+    assert commands.take(ME, 0).parse(await combiner.take(ME)).piece == piece
+    entry = Entry(5, 7, "v", b"r")
+    assert commands.answer(ME, [entry], first=True).words(as_eval=True) == combiner.words(
+        "combiner_answer", combiner.base, ME, "1", "5", "7", "v", b"r"
+    )
+    commands.leave(Ack(ME, run, piece.upto, failed=False))
+    ack = commands.release(ME, MINUTE)
+    keys = [*combiner.base, combiner.key("fence"), combiner.queue]
+    assert ack.words(as_eval=True) == combiner.words(
+        "combiner_ack", keys, ME, str(run), HOUR, str(piece.upto), "d"
+    )
+    assert commands.release(OTHER, MINUTE).script.name == "lock_release"
+
+
+# -- mutants -------------------------------------------------------------------------------------------------
+
+CHECKS = checks(globals(), "combiner")
+STEPS = {
+    "combiner_put": "combiner_put",
+    "combiner_acquire": "combiner_acquire",
+    "combiner_take": "combiner_take",
+    "combiner_answer": "combiner_answer",
+    "combiner_ack": "combiner_ack",
+    "shared/combiners": "combiner_acquire",
+    "shared/combiner_hand_out": "combiner_acquire",
+}
+UNLESS = (
+    # An asker that is told nothing of these rows asks again, and is told then.
+    "if settled < done then break end",
+)
+
+
+@pytest.mark.parametrize("file", STEPS)
+async def test_each_line_is_needed(redis, prefix, file: str) -> None:
+    mutants = [(name, file, text) for name, text in lines_left_out(file, UNLESS)]
+    living = await compiled(CombinerScripts, redis, prefix, STEPS[file], mutants)
+    assert living
+    assert await unnoticed(CombinerScripts, redis, prefix, living, among=CHECKS) == []

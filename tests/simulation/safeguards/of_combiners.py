@@ -1,0 +1,89 @@
+"""Safeguards of combiners, each as a piece of code that can be taken out."""
+
+from __future__ import annotations
+
+from .taking import Safeguard, lua, python
+
+COMBINERS = ("combiner",)
+
+OF_COMBINERS: dict[str, Safeguard] = {
+    "combiners: the run of the token": Safeguard(
+        "Only the run that holds the name acknowledges its batch.",
+        lua("combiner_ack", without="if not held_by(ARGV[1], held) then", instead="if false then"),
+        COMBINERS,
+        faulty=True,
+        sorts=("freeze", "black hole"),
+    ),
+    "combiners: acknowledged first": Safeguard(
+        "A caller has its answer only when its batch is acknowledged.",
+        python(
+            "kinds.combiner:Combining._answer", without="own.ours = outcome", instead="own.settle(outcome)"
+        ),
+        COMBINERS,
+        faulty=True,
+        sorts=("freeze", "black hole", "half open"),
+    ),
+    "combiners: once": Safeguard(
+        "Items that are sent again are left once.",
+        lua("combiner_put", without="if known_first then", instead="if false then"),
+        COMBINERS,
+        faulty=True,
+        sorts=("lost answer", "cut"),
+    ),
+    "combiners: the same batch": Safeguard(
+        "A batch that was begun, and is not acknowledged, is the next one again.",
+        lua(
+            "combiner_",
+            without="above(done), whole(upto)) > 0 then return end",
+            instead="above(done), whole(upto)) < 0 then return end",
+        ),
+        COMBINERS,
+    ),
+    "combiners: attempts": Safeguard(
+        "An attempt that has failed counts once, and the death of a runner is none.",
+        lua("combiner_ack", without="'attempt', attempt + 1,", instead="'attempt', attempt + 2,"),
+        COMBINERS,
+    ),
+    "combiners: news": Safeguard(
+        "Who waits for an answer is told of it.",
+        lua("combiner_ack", without="return {1, unpack(wake_since(queue, math.huge))}", instead="return {1}"),
+        COMBINERS,
+    ),
+    "combiners: what was asked for": Safeguard(
+        "An answer says nothing of items that were left since it was asked for.",
+        lua("combiner_acquire", without="math.min(settled, newest)", instead="settled"),
+        COMBINERS,
+    ),
+    "combiners: room": Safeguard(
+        "No more items wait than may.",
+        lua(
+            "combiner_put",
+            without="math.min((#ARGV - 5) / 2, tonumber(ARGV[2]) - waiting)",
+            instead="(#ARGV - 5) / 2",
+        ),
+        COMBINERS,
+    ),
+    "combiners: numbers": Safeguard(
+        "An item has a larger number than all before it, also when the server's clock was set back.",
+        lua(
+            "combiner_put",
+            without="math.max(MICROSECONDS, last + 1, done + 1, newest + 1)",
+            instead="MICROSECONDS",
+        ),
+        COMBINERS,
+        faulty=True,
+        sorts=("clock back",),
+    ),
+    "combiners: what is lost": Safeguard(
+        "Who waits for an item that the server has lost is told so.",
+        lua("combiner_acquire", without="whole(ends)) == 0 then", instead="whole(ends)) < 0 then"),
+        COMBINERS,
+        faulty=True,
+        sorts=("flush", "empty restart"),
+    ),
+    "combiners: a bound": Safeguard(
+        "A batch has no more items than one may have.",
+        lua("combiner_", without="garbage + most - 1, garbage + most - 1", instead="-1, -1"),
+        COMBINERS,
+    ),
+}
