@@ -43,6 +43,8 @@ class HolderInfo:
         names: How many names a `MultiLock` of several names holds under this lease.
         keys: Of `Limits`: each key of which it holds a permit, with the cap that it was acquired with.
         value: The value that the leader of a `Leadership` has published.
+        cached: Its session may keep it between uses (`Lock(..., cache=...)`). Whether a task uses it now,
+            only that session knows: `held_since` is when the session got it, and `task` is None.
         span: The interval of a `RangeLock` that it holds; both ends belong to it: `[0, 10)` ends with the
             number right below 10.
     """
@@ -63,6 +65,7 @@ class HolderInfo:
     keys: dict[str, int] | None = None
     value: Any = None
     span: tuple[float, float] | None = None
+    cached: bool = False
 
 
 def interval(span: tuple[float, float]) -> str:

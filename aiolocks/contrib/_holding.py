@@ -75,6 +75,7 @@ class Recipe:
         conflict: Conflicting,
         options: Mapping[str, Any],
         name: object,
+        cache: object = 0.0,
     ) -> None:
         reject_unknown(what, not_for_locks(options))
         if isinstance(kind, Acquirable) or not callable(kind):
@@ -82,6 +83,10 @@ class Recipe:
                 "kind must be a class of locks, or a function of a session and a name that makes one, as in "
                 f"kind=lambda session, name: Semaphore(session, name, 3), not {kind!r}"
             )
+        if cache:
+            options = {**options, "cache": cache}
+            if isinstance(kind, type) and "cache" not in inspect.signature(kind).parameters:
+                raise TypeError(f"{what}: cache= is an option of a Lock, and {kind.__name__} has none")
         _check_call(kind, options)
         self._kind = cast("Kind", kind)
         self.blocking_timeout = optional_seconds("blocking_timeout", blocking_timeout)

@@ -16,6 +16,7 @@ GAUGES: Final = {
 }
 COUNTERS: Final = {
     "acquisitions": ("lease", "Leases granted."),
+    "cache_hits": ("lease", "Leases granted without a request, for their session had kept them."),
     "timeouts": ("timeout", "Acquisitions that timed out."),
     "deadlocks": ("wait", "Waits that were part of a deadlock."),
     "losses": ("lease", "Leases lost."),
@@ -86,6 +87,8 @@ class MeasuringListener(ABC, Generic[SeriesT]):
     def on_acquired(self, event: LockEvent) -> None:
         """Called by the session."""
         self._tell(event, acquisitions=1, held=1, wait=event.seconds)
+        if event.cached:
+            self._tell(event, cache_hits=1)
 
     def on_renewed(self, event: LockEvent) -> None:
         """Called by the session."""

@@ -226,6 +226,8 @@ class Locked(params.Depends):
             15 holds of that name by handlers of this process, else of names of the same template; 1 s where
             there were none. It is at least 1 s, and not more than the time that the holder's lease has left.
         detail: Text of that answer.
+        cache: Of a `Lock`: seconds for which this process keeps the lease after a request, so that its next
+            request for the same name sends nothing to Redis. 0: not at all.
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
@@ -241,6 +243,7 @@ class Locked(params.Depends):
         status: Conflict = 423,
         retry_after: RetryAfter | None = None,
         detail: str = DETAIL,
+        cache: Seconds = 0.0,
         **options: Unpack[LockOptions],
     ) -> None:
         recipe = Recipe(
@@ -250,6 +253,7 @@ class Locked(params.Depends):
             conflict=Conflicting(status=status, retry_after=retry_after, detail=detail),
             options=dict(options),
             name=name,
+            cache=cache,
         )
         super().__init__(dependency=_Hold(name, recipe), scope="function")
         # For FastAPI, which looks at what it may call, in `Depends(Locked(...))`: at these of the instance.

@@ -32,6 +32,7 @@ async def force_release(
     spaces = holdable() if kind is None else (name_space(kind),)
     freed: list[LockInfo] = []
     tokens: set[str] = set()
+    engine.kept.pass_by((name,))
     try:
         for one in spaces:
             snapshot = await _force(engine, one, name, leases, described)

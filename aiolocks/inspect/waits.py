@@ -91,7 +91,7 @@ def wait_of(engine: Context, acquisition: Waiter, *, told: bool) -> Wait | None:
     host, pid, task = whereabouts(described_in(claim.metadata.encode()) or {})
     # The fencing token is the server's time of the grant: from there, this loop's clock goes on.
     first = holding[0]
-    since_us = first.fencing_token + round((acquisition.started - first.granted_at) * 1e6)
+    since_us = first.granted_us + round((acquisition.started - first.granted_at) * 1e6)
     return Wait(
         lease_id(claim.token),
         0,

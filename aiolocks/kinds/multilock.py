@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from ..lock.acquirable import Acquirable
+from ..lock.binding import Binding
 from ..lock.claim import Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
@@ -43,8 +44,10 @@ from ..transport.request import Command, Script
 from ..transport.sagas import Compensate, FaultError, SagaCommand, SagaSteps
 
 _MOST_NAMES: Final = 1000
-_ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats")
-_HAND_OVER: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats", "hand_over_locks")
+_ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats", "recall")
+_HAND_OVER: Final = Script(
+    "multi_acquire", "forms", "bells", "fence", "locks", "seats", "recall", "hand_over_locks"
+)
 _ANNOTATE: Final = Script("multi_annotate", "forms", "bells", "locks", mid_move="mid_move_multi")
 _ADOPT: Final = Script("multi_adopt", "forms", "bells", "locks", mid_move="mid_move_multi")
 _LOCKED: Final = Script("multi_locked")
@@ -406,6 +409,12 @@ class MultiLock(Acquirable[Lease]):
         super()._rename(names)
         self._names = _checked(names)
         self._name = ", ".join(self._names)
+
+    def _bind(self) -> Binding[Lease]:
+        binding = super()._bind()
+        if (kept := binding.engine.kept).live:
+            kept.pass_by(self._names)
+        return binding
 
     def _beside(self, engine: Context) -> str:
         return f',"names":{len(self._names)}' if len(self._names) > 1 else ""

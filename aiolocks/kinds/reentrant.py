@@ -30,8 +30,8 @@ _ids: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], str]] = weakref.WeakKey
 
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "nest")
-_ACQUIRE: Final = Script("reentrant_acquire", *_SHARED, "seats")
-_HAND_OVER: Final = Script("reentrant_acquire", *_SHARED, "seats", "hand_over_nest")
+_ACQUIRE: Final = Script("reentrant_acquire", *_SHARED, "seats", "recall")
+_HAND_OVER: Final = Script("reentrant_acquire", *_SHARED, "seats", "recall", "hand_over_nest")
 _ANNOTATE: Final = Script("reentrant_annotate", *_SHARED, mid_move="mid_move_nest")
 _ADOPT: Final = Script("reentrant_adopt", *_SHARED, mid_move="mid_move_nest")
 _LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks")

@@ -352,7 +352,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         Cancelled at any point, the handle stays good for as long as the ttl runs.
         """
         opened = Handle.decode(handle, kind=self._label.lower(), name=self._name)
-        return await self._bind().adopt(opened.token, opened.at_least_ms)
+        return await self._bind().adopt(opened.token, opened.at_least_ms, opened.number)
 
     def _bind(self) -> Binding[LeaseT]:
         binding = self._binding

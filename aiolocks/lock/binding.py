@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ..errors import LockNotOwnedError, SessionClosedError
 from ..transport import Granted
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 LeaseT = TypeVar("LeaseT", bound="Lease")
 
 
-@final
 class Binding(Generic[LeaseT]):
     """The part that all acquisitions of one lock in one session share.
 
@@ -111,23 +111,46 @@ class Binding(Generic[LeaseT]):
         acquisition = acquisition.waiter or acquisition
         grant = acquisition.grant
         if grant is None:
-            assert not isinstance(acquisition, FirstAsk), "without a grant it is a waiter"
-            if acquisition.error is not None:
-                # A raised error knows this frame, and so must not be known from here: that would be left to
-                # the garbage collector.
-                error, acquisition.error = acquisition.error, None
-                try:
-                    raise error
-                finally:
-                    del error
-            if blocking_timeout is not None:
-                raise acquisition.timed_out(blocking_timeout)
-            return None
+            if isinstance(acquisition, Attempt) and acquisition.owner_asked:
+                acquisition = await self._answer_of_owner(claim)
+                grant = acquisition.grant
+            if grant is None:
+                self._not_had(acquisition, blocking_timeout)
+                return None
         if engine.closing:
             acquisition.leave()
             raise SessionClosedError("the session was closed while waiting")
         waited = acquisition.answered_at - acquisition.started
         return self._lease(claim, grant.answer, grant.sent, grant.sent_steady, waited)
+
+    def _not_had(self, acquisition: Attempt | FirstAsk | Waiter, blocking_timeout: float | None) -> None:
+        """Raises why; returns where it was refused to a caller that gave no `blocking_timeout`."""
+        assert not isinstance(acquisition, FirstAsk), "without a grant it is a waiter"
+        if acquisition.error is not None:
+            # A raised error knows this frame, and so must not be known from here: that would be left to the
+            # garbage collector.
+            error, acquisition.error = acquisition.error, None
+            try:
+                raise error
+            finally:
+                del error
+        if blocking_timeout is not None:
+            raise acquisition.timed_out(blocking_timeout)
+
+    async def _answer_of_owner(self, claim: Claim) -> Waiter:
+        """A single try was refused for a lease that its session may keep without using it.
+
+        It is told apart from one that is used by the session's answer alone: a release, or that a task is
+        inside. The waiter has its seat for as long.
+        """
+        waiter = Waiter(self, claim, None)
+        waiter.start_briefly()
+        try:
+            await waiter.done
+        except BaseException:
+            waiter.leave()
+            raise
+        return waiter
 
     def _seized(self, claim: Claim, answer: Answer) -> Answer:
         if isinstance(answer, Granted) and answer.lost:
@@ -144,7 +167,8 @@ class Binding(Generic[LeaseT]):
         loser, thief = found
         owner = grant.lost.partition(b":")[0].decode()
         for possession in self.engine.watchdog.possessions():
-            if possession.claim.owner == owner and possession.fencing_token == loser.fencing_token:
+            same = possession.shares_token or possession.fencing_token == loser.fencing_token
+            if same and possession.claim.owner == owner:
                 possession.lose(stolen_by(thief), thief)
 
     def _tell_stolen(self, possession: Possession, grant: Granted) -> None:
@@ -168,15 +192,16 @@ class Binding(Generic[LeaseT]):
     async def locked(self) -> bool:
         return await self.engine.ask(self.resource.commands.locked())
 
-    async def adopt(self, old: str, at_least_ms: int) -> LeaseT:
+    async def adopt(self, old: str, at_least_ms: int, number: int = 0) -> LeaseT:
         engine, options, commands = self.engine, self.options, self.resource.commands
         at_least_ms = max(at_least_ms, options.at_least_ms)
         check_at_least(at_least_ms, options.first_ttl_ms)
         new = commands.new_token(old, engine.token())
         metadata = engine.describe(self._user_json, self._beside)
         ttl_ms = options.first_ttl_ms
+        adopt = partial(commands.adopt_kept, number=number) if number else commands.adopt
         call, adopted = engine.start(
-            commands.adopt(old, new, ttl_ms, metadata),
+            adopt(old, new, ttl_ms, metadata),
             until=engine.now() + engine.settings.command_timeout,
             patient=True,
         )
@@ -188,7 +213,7 @@ class Binding(Generic[LeaseT]):
             if engine.forget(call):
                 # Another process may still adopt the handle: this adoption is undone, in order, after the
                 # request.
-                engine.take_back(commands.adopt(new, old, ttl_ms, metadata), options.ttl)
+                engine.take_back(adopt(new, old, ttl_ms, metadata), options.ttl)
             raise
         if fencing_token is None:
             raise LockNotOwnedError(

@@ -73,7 +73,6 @@ class Resource:
         self.policy = policy
 
 
-@final
 class Claim:
     """One possession under its token, wished for or had.
 
@@ -84,6 +83,11 @@ class Claim:
     """
 
     __slots__ = ("_seized", "_ttl_ms", "at_least_ms", "commands", "metadata", "token")
+
+    @property
+    def given(self) -> int:
+        """The fencing token of the lease, where the server has another one for it; else 0."""
+        return 0
 
     def __init__(
         self,

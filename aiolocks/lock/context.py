@@ -276,6 +276,7 @@ class Context:
         "forget",
         "gates",
         "in_progress",
+        "kept",
         "loop",
         "now",
         "pid",
@@ -308,6 +309,7 @@ class Context:
         bells: Wakeups,
         ward: Guard | None,
         make_search: Callable[[Context], Search],
+        kept: Any,
     ) -> None:
         self.session_id = session_id
         self.loop = loop
@@ -318,6 +320,7 @@ class Context:
         self.ward = ward
         self.waiting: dict[Waiting, None] = {}
         self.entered: Entered[Any] = Entered()
+        self.kept = kept
         # Work that tasks of this session do together, by its subject; the task that adds an entry removes it.
         self.in_progress: dict[Hashable, Any] = {}
         self.detector: Search | None = None  # from the first time on that a task waits and holds something
@@ -343,7 +346,7 @@ class Context:
         self._single = single = SingleRequests(loop, transport, self.wake_own)
         self.waiter, self.start = single.waiter, single.start
         self.undo, self.take_back, self.settle = single.undo, single.take_back, single.settle
-        self._ending = Ending(transport, resumption)
+        self._ending = Ending(transport, resumption, kept)
 
     # -- its life
 
@@ -384,6 +387,7 @@ class Context:
             self._rest_timer = None
         if not self.serves:
             return
+        self.kept.end_all()
         busy = self.watchdog.watches or self.waiting or self.in_progress or self._single.busy
         if busy or not self._transport.rest():
             # Polled, as the end of the last of these is nobody else's business.
@@ -407,6 +411,7 @@ class Context:
             acquire.end_with(SessionClosedError("the session was closed while waiting"))
         self._single.end_with(lambda: SessionClosedError("the session was closed while waiting"))
         self.bells.end()
+        self.kept.close()
         # A task that has just left a generator is not inside any more, and must not be cancelled.
         for _ in range(TURNS_TO_CLOSE):
             await asyncio.sleep(0)
@@ -430,6 +435,11 @@ class Context:
     def hears(self) -> bool:
         """Whether the server tells of bells that are rung."""
         return self._transport.hears
+
+    @property
+    def way(self) -> str:
+        """How the server tells: "tracking", "keyspace" or "poll"; empty while that is not known."""
+        return self._transport.way
 
     def log_level(self, error: BaseException) -> int:
         """The level at which an object of this session tells that a request of it has ended so.
@@ -528,4 +538,5 @@ class Context:
             leases_held=len(self.watchdog),
             waiters=len(self.waiting),
             commands_sent=self._transport.commands_sent,
+            cached=len(self.kept.idle),
         )

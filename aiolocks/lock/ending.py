@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from ..transport import Transport
 from .entered import TURNS_TO_CLOSE
@@ -23,14 +23,20 @@ UNWINDING: Final = 1.0
 """Seconds that closing waits for the bodies that it cancelled, and for requests that are still out."""
 
 
+class _Kept(Protocol):
+    def close(self) -> None:
+        """Nothing is kept from now on, and what nobody uses is released."""
+        ...
+
+
 @final
 class Ending:
     """Closes the connection at the end of the session, whichever it is."""
 
     __slots__ = ("_closing",)
 
-    def __init__(self, transport: Transport, resumption: Resumption) -> None:
-        self._closing = _close_at_end(transport, resumption)
+    def __init__(self, transport: Transport, resumption: Resumption, kept: _Kept) -> None:
+        self._closing = _close_at_end(transport, resumption, kept)
         with contextlib.suppress(StopIteration):  # it stops at its `yield`
             self._closing.__anext__().send(None)
 
@@ -40,7 +46,9 @@ class Ending:
             await self._closing.asend(grace)
 
 
-async def _close_at_end(transport: Transport, resumption: Resumption) -> AsyncGenerator[None, float]:
+async def _close_at_end(
+    transport: Transport, resumption: Resumption, kept: _Kept
+) -> AsyncGenerator[None, float]:
     grace = UNWINDING
     try:
         grace = yield
@@ -51,5 +59,6 @@ async def _close_at_end(transport: Transport, resumption: Resumption) -> AsyncGe
             await asyncio.sleep(0)
         raise
     finally:
+        kept.close()
         resumption.close()
         await transport.aclose(grace)

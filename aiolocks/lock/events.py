@@ -57,6 +57,7 @@ class LockEvent:
             for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for; for
             `on_combined`, `"failed"` if the run has raised.
         was: Kind of the lock before, for `on_downgraded`; of the upgradable lease, for `on_upgraded`.
+        cached: For `on_acquired`: the lease came without a request, for its session had kept it.
         interval: Lower and upper end of what the lease holds, as numbers; None but for the leases of a
             `RangeLock`.
         items: For `on_left` how many items were left with the `Combiner`, for `on_combined` how many its
@@ -71,12 +72,18 @@ class LockEvent:
     reason: str = ""
     was: str = ""
     interval: tuple[float, float] | None = None
+    cached: bool = False
     items: int = 0
     pressure: int = 0
 
 
 class Leased(Protocol):
     """A lease, as far as events tell of it."""
+
+    @property
+    def cached(self) -> bool:
+        """It came without a request."""
+        ...
 
     @property
     def kind(self) -> str: ...
@@ -216,7 +223,7 @@ class Events:
         if log.isEnabledFor(DEBUG):
             log.debug("%s: acquired after %.3f s", _named(lease), seconds)
         if hooks := self._hooks["on_acquired"]:
-            _tell(hooks, _of(lease, seconds))
+            _tell(hooks, _of(lease, seconds, cached=lease.cached))
 
     def renewed(self, leases: Iterable[Leased]) -> None:
         hooks = self._hooks["on_renewed"]
@@ -288,7 +295,7 @@ class Events:
             _tell(hooks, LockEvent(kind=kind, name=name))
 
 
-def _of(lease: Leased, seconds: float, reason: str = "", was: str = "") -> LockEvent:
+def _of(lease: Leased, seconds: float, reason: str = "", was: str = "", *, cached: bool = False) -> LockEvent:
     return LockEvent(
         kind=lease.kind,
         name=lease.name,
@@ -297,6 +304,7 @@ def _of(lease: Leased, seconds: float, reason: str = "", was: str = "") -> LockE
         reason=reason,
         was=was,
         interval=lease.interval,
+        cached=cached,
     )
 
 

@@ -33,6 +33,7 @@ def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any
         names=_names(described),
         keys=None if holder.keys is None else dict(holder.keys),
         span=holder.span if kind.startswith("rangelock") else None,
+        cached=is_cached(described),
         **who_in(described),
     )
 
@@ -41,7 +42,14 @@ def who_in(described: dict[str, Any]) -> dict[str, Any]:
     """Host, process, task, the user's metadata, and what a leader has published."""
     (host, pid, task), user = whereabouts(described), described.get("user")
     metadata = cast("dict[str, Any]", user) if isinstance(user, dict) else {}
+    if is_cached(described):
+        task = None  # that of the grant, which may have ended long ago
     return {"host": host, "pid": pid, "task": task, "metadata": metadata, "value": described.get("value")}
+
+
+def is_cached(described: dict[str, Any]) -> bool:
+    """Whether its session may keep the lease between uses: see `recall` in `lua/lock.lua`."""
+    return described.get("cache") in (1, 2, 3, 4)
 
 
 def _names(described: dict[str, Any]) -> int | None:
@@ -101,7 +109,7 @@ def held_here(claim: Claim, possession: HeldHere | None, now: float) -> HolderIn
         lease_id=lease_id(claim.owner),
         fencing_token=possession.fencing_token,
         remaining=possession.remaining(),
-        held_since=possession.fencing_token / 1e6,
+        held_since=possession.granted_us / 1e6,
         held_for=now - possession.granted_at,
         names=_names(described),
         **who_in(described),

@@ -307,16 +307,20 @@ class Handle:
 
     Attributes:
         at_least_ms: For how long after the grant the name stays taken, wherever the lease ends.
+        number: The fencing token, where the server has another one for the lease; else 0.
     """
 
     kind: str
     name: str
     token: str
     at_least_ms: int = 0
+    number: int = 0
 
     def encode(self) -> str:
         fields: list[str | int] = [self.kind, self.name, self.token]
-        if self.at_least_ms:
+        if self.number:
+            fields += [self.at_least_ms, self.number]
+        elif self.at_least_ms:
             fields.append(self.at_least_ms)
         text = json.dumps(fields, separators=(",", ":"))
         return _MARK + base64.urlsafe_b64encode(text.encode()).decode()
@@ -336,7 +340,10 @@ class Handle:
                 raise ValueError
             fields = json.loads(base64.urlsafe_b64decode(text[len(_MARK) :]))
             handle = cls(*fields)
-            if list(map(type, fields)) != [str, str, str, int][: len(fields)] or handle.at_least_ms < 0:
+            if (
+                list(map(type, fields)) != [str, str, str, int, int][: len(fields)]
+                or min(handle.at_least_ms, handle.number) < 0
+            ):
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
             raise ValueError("this is not a handle that detach() gave") from None
@@ -515,7 +522,6 @@ _ARMED_AFTER: Final = 0.05
 """Seconds after the grant at which the server is asked to tell of a loss: a shorter hold costs no request."""
 
 
-@final
 class Possession:
     """The state machine of one grant, from the grant to its end.
 
@@ -539,6 +545,10 @@ class Possession:
         watch: The watchdog's, until it ends or is let go of; else None.
     """
 
+    cached = False
+    """It came without a request."""
+    shares_token = False
+    """Later holders may have the same token."""
     _lost: asyncio.Event | None = None
     _over: asyncio.Event | None = None
     _releasing: Releasing | None = None  # from the first try to let go of it on
@@ -618,6 +628,11 @@ class Possession:
     @property
     def kind(self) -> str:
         return self.label.lower()
+
+    @property
+    def granted_us(self) -> int:
+        """The server's time of the grant, microseconds, unless its clock was set back since then."""
+        return self.fencing_token
 
     def remaining(self) -> float:
         """Seconds that the holder may still rely on."""
@@ -928,6 +943,8 @@ class Lease(AsyncOnly):
             SessionClosedError: The session is closed.
         """
         self._possession.ensure_here()
+        if self._possession.end is RELEASED and self._possession.shares_token:
+            return False
         return await self._engine.ask(self._possession.claim.owned())
 
     async def extend(self, ttl: Seconds | None = None) -> None:
@@ -1011,9 +1028,10 @@ class Lease(AsyncOnly):
         Raises:
             LockLostError: It was lost, or let go.
         """
+        claim = self._possession.claim
+        number = claim.given  # before others may use it
         self._possession.detach()
-        at_least_ms = self._possession.claim.at_least_ms
-        return Handle(self.kind, self.name, self.token, at_least_ms).encode()
+        return Handle(self.kind, self.name, self.token, claim.at_least_ms, number).encode()
 
     async def __aenter__(self) -> Self:
         self.enter()

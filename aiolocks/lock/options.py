@@ -176,6 +176,7 @@ class Options:
     replicas: int
     at_least: float
     grace: float
+    cache: float
     at_least_ms: int = field(init=False)
     first_ttl: float = field(init=False)
     """The ttl that an acquire asks for: no more than `max_hold`."""
@@ -191,6 +192,27 @@ class Options:
         object.__setattr__(self, "at_least_ms", milliseconds(self.at_least))
         check_at_least(self.at_least_ms, self.first_ttl_ms)
         check_grace(self.grace, first)
+        if self.cache:
+            self._check_cache()
+
+    def _check_cache(self) -> None:
+        """Refuses what a lease cannot have that its session keeps between uses."""
+        if self.cache * 3 > self.ttl * (1 + 1e-9):
+            raise ValueError(
+                f"cache must be at most a third of ttl, here {self.ttl / 3:g} s, but it is {self.cache:g} s: "
+                "a lease that was kept is to have a third of its ttl left"
+            )
+        others = {
+            "at_least": self.at_least,
+            "max_hold": self.max_hold,
+            "replicas": self.replicas,
+            "auto_renew=False": not self.auto_renew,
+        }
+        for other, given in others.items():
+            if given:
+                raise ValueError(
+                    f"cache= and {other} do not go together: a lease that is kept has several holders"
+                )
 
     def with_grace(self, grace: float) -> Options:
         """The same with another `grace`."""
@@ -208,9 +230,10 @@ class Options:
         replicas: object = 0,
         at_least: object = 0.0,
         grace: object = 0.0,
+        cache: object = 0.0,
     ) -> Options:
         """The options of these arguments, checked; one that is left out has its default."""
-        given = (ttl, blocking_timeout, auto_renew, max_hold, on_lost, replicas, at_least, grace)
+        given = (ttl, blocking_timeout, auto_renew, max_hold, on_lost, replicas, at_least, grace, cache)
         if metadata is None:
             try:
                 return _checked_before(*given)
@@ -229,6 +252,7 @@ def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
     replicas: object,
     at_least: object,
     grace: object,
+    cache: object,
 ) -> Options:
     if ttl is None:
         raise TypeError(
@@ -255,6 +279,7 @@ def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
         replicas=whole_number("replicas", replicas, least=0, most=_REPLICAS),
         at_least=seconds("at_least", at_least),
         grace=seconds("grace", grace),
+        cache=seconds("cache", cache),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, final
 
 from ..transport import (
     ASK,
@@ -52,6 +52,11 @@ class Holder(Protocol):
     def fencing_token(self) -> int: ...
 
     @property
+    def granted_us(self) -> int:
+        """The server's time of the grant, microseconds."""
+        ...
+
+    @property
     def granted_at(self) -> float:
         """Loop time right before the request that was granted was sent."""
         ...
@@ -69,8 +74,45 @@ class Asking(Protocol):
         ...
 
 
+class Tenure(Protocol):
+    """A lease that its session keeps between uses. Idle, it stands where a `FirstAsk` would."""
+
+    @property
+    def claim(self) -> Claim: ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody uses it."""
+        ...
+
+    def taken(self, target: Any, /) -> Any:
+        """The possession of a task that asks now; None, and it is over, if it cannot serve that lock."""
+        ...
+
+    def serves(self, target: Any, /) -> bool:
+        """Whether the next holder may be one of that lock."""
+        ...
+
+    def over(self) -> None:
+        """Nothing is done by it any more."""
+        ...
+
+    def pass_by(self) -> None:
+        """A request of this session that does not wait here follows right behind."""
+        ...
+
+
 class Waiter(Protocol):
     """An acquire that waits here; see `waiter`."""
+
+    def given(self, answer: Granted, claim: Any, /) -> None:
+        """You have the lease that your session keeps, without a request."""
+        ...
+
+    @property
+    def target(self) -> Any:
+        """The lock that it asks for."""
+        ...
 
     @property
     def asleep(self) -> bool:
@@ -145,6 +187,11 @@ class Turns:
         self.owed = self._giving = False
         self.yielding_until = 0.0  # the waiter that was woken has had its chance
         self._others = others
+
+    def others_ask(self) -> None:
+        """Another session asks for what is held here: its turn is next."""
+        self._run = _RUN
+        self._others = max(1, self._others)
 
     def over(self, now: float, longest_sleep: float | None) -> bool:
         """Whether it is another process's turn, although somebody waits here."""
@@ -319,6 +366,7 @@ class Gate:
         "asking",
         "first_standing",
         "here",
+        "kept",
         "place_taken",
         "policy",
         "refusal",
@@ -340,6 +388,7 @@ class Gate:
         self._resource = resource
         self.policy = resource.policy
         self.asking: Asking | None = None
+        self.kept: Tenure | None = None  # the lease that its session may keep, used or not
         # As `asks` and the waiter say it, of one for whom `idle` holds.
         self.first_standing = WAITING | TOLD | (IN_TURN if self.policy.strict else 0)
         self.place_taken = False
@@ -584,6 +633,38 @@ class Gate:
         self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
         self._turns.owed = not self._in_turn
         return self._in_turn
+
+    def after_kept(self, tenure: Tenure) -> Waiter | Literal[False] | None:
+        """Who has the lease next that the session may keep: a waiter here, or None: nobody.
+
+        False: it must be let go of, for a waiter of this session cannot be served by it, or stands in the
+        queue on the server.
+        """
+        turns = self._turns
+        if (
+            self._head is not None
+            or self._beside
+            or self.place_taken
+            or self.asking is not None
+            or self._in_turn
+            or turns.owed
+            or turns.yielding_until
+            or self.here.several
+        ):
+            return False
+        waiter = next(iter(self._queue), None)
+        return waiter if waiter is None or tenure.serves(waiter.target) else False
+
+    def others_go_first(self) -> None:
+        """Another session asks for what this one keeps: this one goes behind it."""
+        self._turns.others_ask()
+        self._in_turn = True
+
+    def holder_vanished(self, claim: Claim) -> None:
+        """A grant is given back, or its lease was collected."""
+        if self.kept is not None and self.kept.claim is claim:
+            self.kept.over()
+        self.holder_gone(claim)
 
     def holder_gone(self, claim: Claim) -> None:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""

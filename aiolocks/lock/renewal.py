@@ -13,7 +13,7 @@ import heapq
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from ..transport import GONE_SILENT, Call, Command, Fault, Kept, OnRung, clocks, ignore, several
 from .clock import milliseconds
@@ -119,6 +119,7 @@ class Watch(weakref.ref["Possession"]):
         "watched",
     )
 
+    alone = False  # see `Tracked`
     claim: Claim
     gate: Gate
     label: str
@@ -225,6 +226,18 @@ class Watch(weakref.ref["Possession"]):
         self.renewal = renewal
         renewal.send()
         return renewal
+
+    def told(self, *, changed: bool) -> None:
+        """One of its keys has changed, or the connection has ended on which that would be told."""
+        possession = self()
+        if possession is not None:
+            self.ask(possession, changed=changed)
+
+    def ask_now(self, possession: Possession) -> None:
+        """As `ask`, ahead of all that is sent after it. It arms the watch again."""
+        self.drop_renewal()
+        self._changed = False
+        self.renew_alone(possession, self.renewal_now(possession, hears=possession.engine.hears))
 
     def ask(self, possession: Possession, *, changed: bool) -> None:
         """Asks whether it is still held: its key may have been `changed`, or the connection has ended."""
@@ -503,6 +516,19 @@ _APART: Final = 0.1
 """Seconds between two questions for one key that several holders share."""
 
 
+class Listening(Protocol):
+    """What is told of changes of keys: a watch, or a lease that its session keeps between uses.
+
+    Attributes:
+        alone: It speaks for all leases of its key: no watch is told of it.
+    """
+
+    @property
+    def alone(self) -> bool: ...
+
+    def told(self, *, changed: bool) -> None: ...
+
+
 @final
 class Tracked:
     """Changes that the server tells of: the session asks, for a change is no loss yet.
@@ -524,7 +550,7 @@ class Tracked:
     def __init__(self, loop: asyncio.AbstractEventLoop, rung: OnRung) -> None:
         self._loop = loop
         self._rung = rung
-        self._armed: dict[bytes, Watch | dict[Watch, None]] = {}
+        self._armed: dict[bytes, Listening | dict[Listening, None]] = {}
         # Keys that were asked for a moment ago, and whether they have changed since.
         self._rested: dict[bytes, bool] = {}
         self.forget: Callable[[bytes], None] = ignore  # until there is a connection
@@ -532,7 +558,7 @@ class Tracked:
     def __len__(self) -> int:
         return len(self._armed)
 
-    def arm(self, watch: Watch, keys: Iterable[bytes]) -> None:
+    def arm(self, watch: Listening, keys: Iterable[bytes]) -> None:
         """The server tells of each change of these from now on."""
         for key in keys:
             known = self._armed.get(key)
@@ -540,12 +566,14 @@ class Tracked:
                 continue
             if known is None:
                 self._armed[key] = watch
+            elif not isinstance(known, dict) and known.alone:
+                continue
             elif isinstance(known, dict):
                 known[watch] = None
             else:
                 self._armed[key] = {known: None, watch: None}
 
-    def disarm(self, watch: Watch, keys: Iterable[bytes]) -> None:
+    def disarm(self, watch: Listening, keys: Iterable[bytes]) -> None:
         """Ends the tracking: nobody relies on the lease any more."""
         for key in keys:
             known = self._armed.get(key)
@@ -574,7 +602,7 @@ class Tracked:
         armed, self._armed = self._armed, {}
         for known in armed.values():
             for watch in known if isinstance(known, dict) else (known,):
-                _ask(watch, changed=changed)
+                watch.told(changed=changed)
 
     def _changed(self, key: bytes) -> None:
         if key in self._rested:
@@ -584,22 +612,16 @@ class Tracked:
         if known is None:
             return
         if not isinstance(known, dict):
-            _ask(known, changed=True)
+            known.told(changed=True)
             return
         self._rested[key] = False
         self._loop.call_later(_APART, self._has_rested, key)
         for watch in known:
-            _ask(watch, changed=True)
+            watch.told(changed=True)
 
     def _has_rested(self, key: bytes) -> None:
         if self._rested.pop(key):
             self._changed(key)
-
-
-def _ask(watch: Watch, *, changed: bool) -> None:
-    possession = watch()
-    if possession is not None:
-        watch.ask(possession, changed=changed)
 
 
 _AT_ONCE: Final = 200
@@ -706,7 +728,7 @@ class Watchdog:
     def _abandon(self, watch: Watch) -> None:
         if watch in self.watches:
             self.forget(watch)
-            watch.gate.holder_gone(watch.claim)
+            watch.gate.holder_vanished(watch.claim)
             self._events.abandoned(watch.label.lower(), watch.name)
 
     def watch_all(

@@ -47,6 +47,7 @@ from .renewal import Convoys, Tracked, Watchdog
 from .resumption import Resumption
 from .sources import DEFAULT_SESSIONS, PREFIX, sessions_are
 from .statistics import SessionStatistics
+from .tenure import Keep
 from .wakeups import Bells
 
 if TYPE_CHECKING:
@@ -405,6 +406,7 @@ class Session(AsyncOnly):
             leases_held=sum(count.leases_held for count in counts),
             waiters=sum(count.waiters for count in counts),
             commands_sent=sum(count.commands_sent for count in counts),
+            cached=sum(count.cached for count in counts),
         )
 
     # -- for operators
@@ -550,6 +552,8 @@ class Session(AsyncOnly):
             on_rung=tracked.rung,
         )
         tracked.forget = transport.ignore_bell
+        kept = Keep(loop, events)
+        kept.tracked = tracked
         bells.ring_over(transport)
         context = Context(
             loop,
@@ -562,6 +566,7 @@ class Session(AsyncOnly):
             bells=bells,
             ward=ward(loop, watchdog.watches, settings.guard),
             make_search=_search,
+            kept=kept,
         )
         watchdog.convoys = Convoys(context)
         return context

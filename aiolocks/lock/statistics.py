@@ -48,6 +48,9 @@ class SessionStatistics:
             `tracking` or `keyspace` (the server told), `poll` (it had slept long enough).
         wait_seconds: How long the granted acquisitions waited.
         hold_seconds: How long the leases that ended were held.
+        cached: Number of leases that the session keeps now though nobody uses them (`Lock(..., cache=...)`).
+        cache_hits: Number of leases granted so, without a request; part of `acquisitions`.
+        recalls: Number of times that another session asked for such a lease.
     """
 
     leases_held: int
@@ -59,23 +62,30 @@ class SessionStatistics:
     wakeups: Mapping[str, int]
     wait_seconds: Histogram
     hold_seconds: Histogram
+    cached: int
+    cache_hits: int
+    recalls: int
 
 
 @final
 class Counters:
     """The running counts behind `SessionStatistics`."""
 
-    __slots__ = ("acquisitions", "hold", "losses", "timeouts", "wait", "wakeups")
+    __slots__ = ("acquisitions", "cache_hits", "hold", "losses", "recalls", "timeouts", "wait", "wakeups")
 
     def __init__(self) -> None:
         self.acquisitions = 0
         self.timeouts = 0
         self.losses = 0
+        self.cache_hits = 0
+        self.recalls = 0
         self.wakeups = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
         self.wait = _Durations()
         self.hold = _Durations()
 
-    def snapshot(self, *, leases_held: int, waiters: int, commands_sent: int) -> SessionStatistics:
+    def snapshot(
+        self, *, leases_held: int, waiters: int, commands_sent: int, cached: int = 0
+    ) -> SessionStatistics:
         return SessionStatistics(
             leases_held=leases_held,
             waiters=waiters,
@@ -86,6 +96,9 @@ class Counters:
             wakeups=MappingProxyType(dict(self.wakeups)),
             wait_seconds=self.wait.histogram(),
             hold_seconds=self.hold.histogram(),
+            cached=cached,
+            cache_hits=self.cache_hits,
+            recalls=self.recalls,
         )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 from ..errors import BackendError, DeadlockError, LockError, LockTimeoutError
 from ..transport import (
     BEHIND,
+    BRIEF,
     IN_TURN,
     OWING,
     PASSING,
@@ -255,7 +256,7 @@ def holders(
 def _give_back(target: Asked, claim: Claim) -> None:
     """Its task was cancelled, or the session closed, as the grant came."""
     target.engine.undo(claim, target.options.first_ttl)
-    target.gate.holder_gone(claim)
+    target.gate.holder_vanished(claim)
 
 
 class Acquiring(ABC):
@@ -278,6 +279,7 @@ class Acquiring(ABC):
     _inside: Inside[Possession] = ()  # the leases that the waiting task has entered
     _maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
     _refusal: Refused | None = None  # the last one of its own
+    _timeout: float | None
     _standing = 0  # of the request under way, or of the last one
     answered_at = float("-inf")
     error: LockError | None = None  # how it ended without a grant; None then means: refused
@@ -512,10 +514,17 @@ class Attempt(Acquiring):
     """Asks a single time. It has no seat, no bell and no timer.
 
     It names the holders if there is a `blocking_timeout`, which then is 0.
+
+    Attributes:
+        owner_asked: A session keeps it between its uses, and was asked to let go of it.
     """
+
+    owner_asked = False
 
     def start(self) -> None:
         super().start()
+        if self._gate.kept is not None:
+            self._gate.kept.pass_by()
         self._ask()
 
     def _ask(self) -> None:
@@ -531,6 +540,7 @@ class Attempt(Acquiring):
             self._refusal = refusal
             until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
             self._gate.refused_with(refusal, until)
+            self.owner_asked = refusal.asked
         else:
             self.error = refusal.error
         self._end()
@@ -640,6 +650,8 @@ class FirstAsk:
 
 _SILENCE: Final = 0.1
 """Seconds without an answer that are no silence yet."""
+_ANSWERED_WITHIN: Final = 0.1
+"""Seconds for which a single try waits for the answer of a session that keeps the lock between its uses."""
 _LONG: Final = 10.0
 """Seconds after which a wait is logged."""
 
@@ -667,6 +679,7 @@ class Waiter(Acquiring):
     """
 
     _ask_again = False
+    _brief = False  # a single try: it waits until the session that keeps it has answered
     _behind = False  # it began to wait while somebody here held it
     _deadline: float | None = None
     _deadline_timer: asyncio.TimerHandle | None = None
@@ -708,6 +721,19 @@ class Waiter(Acquiring):
             self._wait_behind()
         elif self._gate.is_behind(self):
             self.suspect()
+
+    def start_briefly(self) -> None:
+        """Begins, for a single try: it has the answer of the session that keeps the lock, or none in time."""
+        self._brief = True
+        self._timeout = _ANSWERED_WITHIN
+        self.start()
+
+    def given(self, answer: Granted, claim: Claim) -> None:
+        """The gate: it has the lease that its session keeps, without a request."""
+        now, steady = self._engine.mark()
+        self.claim = claim
+        self.answered_at = now
+        self._have(Grant(answer, now, steady), now)
 
     def _limit(self) -> None:
         if self._timeout is not None:
@@ -781,6 +807,8 @@ class Waiter(Acquiring):
         standing = self._gate.asks(self) | WAITING
         if not standing & BEHIND:
             standing |= TOLD
+        if self._brief:
+            standing |= BRIEF
         if in_turn:
             standing |= IN_TURN
         if passing:
@@ -812,6 +840,10 @@ class Waiter(Acquiring):
             return
         until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
         self._be_seated()
+        if self._brief and not refusal.asked:
+            self._refusal = refusal
+            self._withdraw()
+            return
         if not self._gate.is_behind(self):  # else it has asked for a seat, and for nothing else
             self._refusal = refusal
             self._gate.refused_with(refusal, until)
@@ -946,6 +978,9 @@ class Waiter(Acquiring):
     def _out_of_time(self) -> None:
         if self.stage is Stage.ENDED or self._call is not None or self._acknowledgement is not None:
             return  # a call under way ends at the same time, and knows why it was not answered
+        if self._brief:
+            self._withdraw()
+            return
         refused = self.answered_at > float("-inf")
         # Where no question has been open for long, what was known last still stands.
         since, now = self._gate.silent_since, self._engine.now()

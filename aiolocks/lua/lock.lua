@@ -68,10 +68,12 @@ end
 --
 -- KEYS  1 lock   2 fence   3 queue   4 bell (only from an asker that will wait)
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 flags: t only in turn, w will wait if
---       refused, q has asked before and may have a bell, l leaves the queue, h is told of the holder, if refused
+--       refused, q has asked before and may have a bell, l leaves the queue, h is told of the holder, if refused, e will wait
+--       for the answer of a session that keeps it, and no longer
 -- Returns {1, fencing token, number of others in the queue}
---      or {0, remaining ms of the holder (-1: it has no ttl; -2: the lock is free, and another's turn)[, the holder][, its
---          own bell, if that was gone]}; the holder: {the server's time, microseconds; ''; '', remaining ms, the lock key}
+--      or {0, remaining ms of the holder (-1: it has no ttl; -2: the lock is free, and another's turn; -3: a session that
+--          keeps it was asked, and no other waiter is before a single try)[, the holder][, its own bell, if that was gone]};
+--          the holder: {the server's time, microseconds; ''; '', remaining ms, the lock key}
 --
 -- Invariants: the lock key is 'token:fencing token:metadata', always with a ttl; the fence is at least every fencing
 -- token that was granted under this name while it was kept; when a refusal is written, its waiter has a seat, and its bell
@@ -97,6 +99,13 @@ if held and not mine or not held and first and first ~= bell and string.find(fla
   local function whole(number) return string.format('%.0f', number) end
   local reply = {0, held and redis.call('PTTL', lock) or -2}
   if held and has('h') then reply[3] = {whole(now()), '', '', reply[2], held} end
+  -- As `recall` does it, see there.
+  local head, mark, rest = string.match(held or '', '^(%x+:%d+:{"cache":)([1-4])(.*)$')
+  if mark == '1' then
+    redis.call('PEXPIRE', queue, QUEUE_TTL)
+    redis.call('SET', lock, head .. ((not has('w') or has('e')) and '4' or '2') .. rest, 'KEEPTTL')
+  end
+  if mark and mark ~= '3' and (not first or first == bell) and (not has('w') or has('e')) then reply[2] = -3 end
   if not has('w') then return reply end
   local hangs = redis.call('GET', bell) == ''
   redis.pcall('PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes
@@ -140,6 +149,168 @@ do
   if not held or string.sub(held, 1, #from + 1) ~= from .. ':' then return {-1} end
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
   redis.call('DEL', KEYS[1])
+end
+
+--# recall
+-- Before an acquire that may be refused: asks the session that keeps a lock between its uses (`lock_keep`) to let go.
+--
+-- Of such a lease, the first field of the metadata in the lock key is a mark, {"cache":N. N is 1 while its session may keep it,
+-- 2 when the session was asked, 4 when it was asked by a single try that waits for the answer, and 3 when it has answered that
+-- a task uses the lock.
+--
+-- Invariants:
+-- - who is refused has asked, in the same step. The session tracks the lock key, and hears of the write;
+-- - it asks once for all: 1 becomes 2 or 4, and no other mark changes here. So a crowd of askers causes one push;
+-- - the ttl stays, and PEXPIRE comes first, so that it works on a server that is out of memory.
+
+-- Asks, if the lock is kept. Returns whether its session was asked, and has not answered yet.
+local function recall(lock, queue, held, flags)
+  local head, mark, rest = string.match(held, '^(%x+:%d+:{"cache":)([1-4])(.*)$')
+  if mark == '1' then
+    redis.call('PEXPIRE', queue, 10000)
+    redis.call('SET', lock, head .. ((not has(flags, 'w') or has(flags, 'e')) and '4' or '2') .. rest, 'KEEPTTL')
+  end
+  return mark and mark ~= '3'
+end
+
+--# lock_keep
+-- Before lock_acquire: takes a lock that is free, and for which nobody waits, so that its session may keep it between its uses.
+-- Sent again with the token that already holds the lock, it is the same grant with a new ttl.
+--
+-- ARGV  the arguments of lock_acquire, and then how many fencing tokens are reserved
+-- Returns {1, the first of these fencing tokens, 0, 1}; or nothing was done but to answer those who have asked, and
+--      lock_acquire goes on
+--
+-- Invariants:
+-- - the mark is 1 only while the queue is empty, and the session has read the key since its last change: the last step is a read,
+--   from which on the connection tracks the key;
+-- - the fence is at least every fencing token that its session may give without a request;
+-- - a session that has asked twice, because its first answer was lost, does not keep a lock that was asked for meanwhile: the
+--   mark becomes 3.
+do
+  local numbers = table.remove(ARGV)
+  local lock, fence, token, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+  local held = redis.call('GET', lock)
+  local awaited = redis.pcall('ZCARD', KEYS[3]) ~= 0
+  if held and string.sub(held, 1, #token + 1) == token .. ':' then
+    local head, mark, rest = string.match(held, '^(%x+:%d+:{"cache":)([1-4])(.*)$')
+    if mark then
+      redis.call('PEXPIRE', lock, ttl)
+      redis.call('PEXPIRE', fence, ARGV[3])
+      if mark == '1' and not awaited then
+        redis.call('GET', lock)
+        return {1, string.match(held, ':(%d+):'), 0, 1}
+      end
+      redis.call('SET', lock, head .. '3' .. rest, 'KEEPTTL')
+    end
+  elseif not held and not awaited and tonumber(numbers) > 0 then
+    local last = redis.call('GET', fence) or '0'
+    if string.find(last, '^%d+$') and tonumber(last) < 9007199254740991 - numbers then
+      local time = redis.call('TIME')
+      local minted = math.max(time[1] * 1000000 + time[2], last + 1)
+      local first = string.format('%.0f', minted)
+      redis.call('SET', lock, token .. ':' .. first .. ':{"cache":1,' .. string.sub(ARGV[4], 2), 'PX', ttl)
+      redis.call('SET', fence, string.format('%.0f', minted + numbers - 1), 'PX', ARGV[3])
+      redis.call('GET', lock)
+      return {1, first, 0, 1}
+    end
+  end
+end
+
+--# lock_renew_kept
+-- As lock_renew, for a session that may keep the lock: says whether the lock was asked for.
+--
+-- KEYS  1 lock   2 fence   3 queue
+-- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 its session may keep it still ('1')
+-- Returns 1 when renewed; 2 when renewed, and asked for; 0 when the token does not hold the lock, or the lease that has taken
+--      its place
+--
+-- Invariants:
+-- - an asker is heard also where the push was lost, or where it is of a version that does not ask: the queue is not empty;
+-- - sent again, it says the same: the mark 3 is the answer "somebody uses it", and stays. A session that does not keep it any
+--   more answers in advance: nobody waits for its answer;
+-- - if it says 1, it ends in a read of the lock key;
+-- - the answer rings a single try only, which leaves with it. A waiter that is rung here would ask for nothing.
+local lock, queue = KEYS[1], KEYS[3]
+local held = redis.call('GET', lock)
+if not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ':' then return thief_of(ARGV[1]) end
+redis.call('PEXPIRE', lock, ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+local head, mark, rest = string.match(held, '^(%x+:%d+:{"cache":)([1-4])(.*)$')
+local asked = mark ~= '1' or ARGV[4] ~= '1' or redis.pcall('ZCARD', queue) ~= 0
+if mark and mark ~= '3' and asked then redis.call('SET', lock, head .. '3' .. rest, 'KEEPTTL') end
+if mark == '4' then
+  local entry = redis.call('ZRANGE', queue, 0, 0)[1]
+  local first = entry and bell_in(queue, entry, 0)
+  if first then redis.call('DEL', first) end
+end
+if not redis.call('GET', lock) then return 0 end
+return asked and 2 or 1
+
+--# give_back
+-- Before lock_release, for a session that may have kept the lock: gives back the fencing tokens that it has not used.
+--
+-- ARGV  the arguments of lock_release, and then the last fencing token that was given (0: at most the first one was)
+--
+-- Invariant: only while the token holds the lock, the fence becomes the last fencing token that was given. Else a lock that is
+-- handed over often would let the fence run ahead of the clock, and after its loss numbers would come again.
+do
+  local given = table.remove(ARGV)
+  local held = redis.call('GET', KEYS[1])
+  if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then
+    local first = string.match(held, ':(%d+):')
+    if redis.call('PEXPIRE', KEYS[2], ARGV[2]) == 1 then
+      redis.call('SET', KEYS[2], tonumber(given) > tonumber(first) and given or first, 'PX', ARGV[2])
+    end
+  end
+end
+
+--# locks_release
+-- Frees locks that a session has kept and nobody uses, and wakes the first waiter of each.
+--
+-- KEYS  for each lock, one after the other, the lock, its fence and its queue
+-- ARGV  for each lock, one after the other, the token, the retention of the fence in ms, and the last fencing token given
+-- Returns {how many were freed, bells rung…}
+--
+-- Invariants: as of give_back and lock_release, for each of them; a lock that cannot be read changes nothing for the others.
+local reply = {0}
+for i = 1, #KEYS, 3 do
+  local lock, fence, queue, token = KEYS[i], KEYS[i + 1], KEYS[i + 2], ARGV[i]
+  local held = redis.pcall('GET', lock)
+  if type(held) == 'string' and string.sub(held, 1, #token + 1) == token .. ':' then
+    local first = string.match(held, ':(%d+):')
+    redis.pcall('PEXPIRE', fence, ARGV[i + 1])
+    redis.pcall('SET', fence, tonumber(ARGV[i + 2]) > tonumber(first) and ARGV[i + 2] or first, 'XX', 'PX', ARGV[i + 1])
+    redis.call('DEL', lock)
+    reply[1], held = reply[1] + 1, false
+  end
+  while held == false do
+    local entry = redis.pcall('ZRANGE', queue, 0, 0)[1]
+    local bell = entry and bell_in(queue, entry, 0)
+    if not bell then break end
+    if redis.call('DEL', bell) == 1 then
+      reply[#reply + 1] = bell
+      break
+    end
+    redis.call('ZREM', queue, bell)
+  end
+end
+return reply
+
+--# adopt_kept
+-- Before lock_adopt, for a lease that its session may have kept: the lock key gets the lease's own fencing token.
+--
+-- ARGV  the arguments of lock_adopt, and then the fencing token of the lease
+--
+-- Invariant: the adopter has the number that its lease was given, which is the last one: so the fence has it, too. The key has
+-- no mark: nobody waits for its session.
+do
+  local number = table.remove(ARGV)
+  local held = redis.call('GET', KEYS[1])
+  if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then
+    if redis.call('PEXPIRE', KEYS[2], ARGV[4]) == 1 then redis.call('SET', KEYS[2], number, 'PX', ARGV[4]) end
+    redis.call('SET', KEYS[1], ARGV[1] .. ':' .. number .. ':' .. ARGV[5], 'KEEPTTL')
+  end
 end
 
 --# lock_renew

@@ -15,7 +15,7 @@
 local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
 local bell, queues, MOST_TOLD = KEYS[3 * n + 1], {}, 26  -- two, and three of each of eight locks
 local mine, others, remaining, free, told = 0, 0, nil, {}, {whole(MICROSECONDS), ''}
-local minted = MICROSECONDS
+local minted, asked = MICROSECONDS, true  -- asked: all who hold one were, and nobody is before this asker
 for i = 1, n do
   queues[i] = KEYS[2 * n + i]
   local held = redis.call('GET', KEYS[i])
@@ -23,15 +23,19 @@ for i = 1, n do
     mine = mine + 1
   elseif known(KEYS[i], held) then
     local left = redis.call('PTTL', KEYS[i])
+    asked = recall(KEYS[i], queues[i], held, flags) and asked
     remaining, told[2] = math.max(remaining or -1, left), left < 0 and told[2] == '' and i or told[2]
     if #told < MOST_TOLD then told[#told + 1], told[#told + 2], told[#told + 3] = '', left, held end
   else
     free[#free + 1] = queues[i]
   end
   others = others + number_in(queues[i])
+  local before = redis.call('ZRANGE', queues[i], 0, 0)[1]
+  asked = asked and (not before or before == bell)
 end
 
 if remaining then
+  local answers = asked and (not has(flags, 'w') or has(flags, 'e'))
   -- A waiter that was woken for one of them and lacks another passes the wakeup on, once; also one that does not know of it.
   local rung = {}
   if has(flags, 'p') or has(flags, 'q') and redis.call('EXISTS', bell) == 0 then
@@ -39,7 +43,7 @@ if remaining then
   end
   rung[#rung + 1] = enqueue_in_each(queues, bell, flags)
   if has(flags, 'h') then table.insert(rung, 1, told) end
-  return {0, told[2] == '' and remaining or -1, unpack(rung)}
+  return {0, answers and -3 or told[2] == '' and remaining or -1, unpack(rung)}
 end
 if has(flags, 'b') then return {0, -2, enqueue_in_each(queues, bell, flags)} end
 if mine == n then

@@ -162,6 +162,7 @@ class Session(SyncOnly):
         metadata: Metadata | None = None,
         replicas: int = 0,
         at_least: Seconds = 0.0,
+        cache: Seconds = 0.0,
         **unknown: Never,
     ) -> Lock[Lease]:
         """One holder at a time, as `aiolocks.Lock`. It is not reentrant.
@@ -179,6 +180,8 @@ class Session(SyncOnly):
             replicas: How many replicas must have a grant before it counts.
             at_least: Seconds after the grant for which nobody else gets the name, even if the lease is
                 released sooner.
+            cache: Seconds for which this process keeps the lease after its release, so that its next acquire
+                sends nothing; as of `aiolocks.Lock`. 0: not at all.
 
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
@@ -197,6 +200,7 @@ class Session(SyncOnly):
                 metadata=metadata,
                 replicas=replicas,
                 at_least=at_least,
+                cache=cache,
             ),
             Lease,
             on_lost,

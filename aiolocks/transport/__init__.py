@@ -18,12 +18,13 @@ from .answers import (
     Stolen,
 )
 from .commands.listening import Listener, listening, one_request_each, whereabouts
-from .commands.lock import LockSteps, a_question
-from .commands.standing import BEHIND, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
+from .commands.lock import KeptSteps, LockSteps, a_question, locks_release
+from .commands.standing import BEHIND, BRIEF, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .dialect import PROTOCOLS, Dialect, Protocol
 from .faults import Fault
 from .hearing import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
 from .hearing import NAMES as WAKEUPS
+from .keys import slot_of
 from .opening import (
     check_client,
     check_master,
@@ -40,6 +41,7 @@ __all__ = [
     "BEHIND",
     "BELL_RUNG",
     "BELL_TTL",
+    "BRIEF",
     "GONE",
     "GONE_SILENT",
     "IN_TURN",
@@ -60,6 +62,7 @@ __all__ = [
     "Fault",
     "Granted",
     "Kept",
+    "KeptSteps",
     "KeyspaceWakeup",
     "Listener",
     "LockSteps",
@@ -79,6 +82,7 @@ __all__ = [
     "closed_loops",
     "ignore",
     "listening",
+    "locks_release",
     "master_label",
     "one_request_each",
     "open_clients",
@@ -86,6 +90,7 @@ __all__ = [
     "open_transport",
     "place",
     "several",
+    "slot_of",
     "take_back",
     "whereabouts",
 ]

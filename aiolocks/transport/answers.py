@@ -15,6 +15,9 @@ QUEUE_TTL_MS: Final = 10_000
 NO_TTL: Final = -1
 """The ms that a key without a ttl has left, as the server says."""
 
+ASKED: Final = -3
+"""Instead of the ms that a holder has left: see `Refused.asked`."""
+
 NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)
 """The answers to a waiter that listens, instead of the ms until a lease ends that may be in its way."""
 
@@ -25,7 +28,7 @@ class Granted:
 
     Attributes:
         others: How many stand in the queue, dead ones among them.
-        room: How many more of the same may be let in at once.
+        room: How many more of the same may be let in at once. Of a lock: 1 if its session may keep it.
         depth: How many leases its owner has by now.
         rung: The bells of the waiters that were woken, if any.
         lost: The lease that it was taken from by force, as `Stolen.thief`; empty where it was free.
@@ -68,12 +71,15 @@ class Refused:
         lasting: No release ends it.
         first: The seat that goes first, where it is one of this session but not the asker's; else empty.
         full: Of several limits, the one that is full, and its cap; None where other waiters go first.
+        asked: A session keeps it between its uses, and was asked to let go: its answer is worth to be waited
+            for. Only of single tries before which nobody waits.
         reserved: Other waiters go first, one of which waits for readers alone.
         seated: An asker that will wait has a seat, and a bell that hangs: if the bell is gone when the asker
             listens, it was rung. Of several servers, on a majority.
     """
 
     __slots__ = (
+        "asked",
         "detail",
         "error",
         "first",
@@ -99,6 +105,7 @@ class Refused:
         full: tuple[str, int] | None = None,
         seated: bool = True,
     ) -> None:
+        self.asked = False
         self.remaining_ms = remaining_ms
         self.reserved = False
         self.rung = rung
@@ -171,7 +178,9 @@ def answer(raw: Any) -> Answer:
     """Reads `{1, fencing token, others[, room, bell …]}` or `{0, remaining ms[, {who holds}][, bell …]}`."""
     if not raw[0]:
         told, rung = (raw[2], raw[3:]) if len(raw) > 2 and isinstance(raw[2], list) else ((), raw[2:])
-        return Refused(None if raw[1] < 0 else raw[1], rung, told=told)
+        refused = Refused(None if raw[1] < 0 else raw[1], rung, told=told)
+        refused.asked = raw[1] == ASKED
+        return refused
     if len(raw) == 3:
         return Granted(int(raw[1]), raw[2])
     return Granted(int(raw[1]), raw[2], room=raw[3], rung=raw[4:])

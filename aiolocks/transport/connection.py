@@ -987,7 +987,7 @@ class Multiplexed(asyncio.Protocol):
     @property
     def way(self) -> str:
         """How bells are heard here; empty while that is not known."""
-        return self._wakeups.name
+        return self._wakeups.name if self._fallback is None else self._fallback.way
 
     @property
     def busy(self) -> bool:

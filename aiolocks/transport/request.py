@@ -474,6 +474,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def way(self) -> str:
+        """How bells are heard: "tracking", "keyspace" or "poll"; empty while that is not known."""
+        ...
+
+    @property
     def by_slot(self) -> bool:
         """Whether a step must not have keys of several slots."""
         ...

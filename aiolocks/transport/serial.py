@@ -58,6 +58,7 @@ class Serial:
     """
 
     hears = False
+    way = "poll"
 
     def __init__(
         self,

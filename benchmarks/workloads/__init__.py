@@ -12,6 +12,7 @@ from functools import partial
 from ..settings import Settings
 from .alone import Alone
 from .base import Workload
+from .cached import Cached
 from .cluster import InCluster
 from .combiner import Combined
 from .costs import Costs
@@ -45,6 +46,7 @@ from .watch_processes import LockOrWatchByProcesses
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "counts": [Counts],
     "alone": [Alone],
+    "cached": [Cached],
     "costs": [Costs],
     "many": [Many],
     "many-new": [ManyNew],

@@ -928,3 +928,25 @@ def _request(receive: Any = None, *, headers: dict[str, str] | None = None, **sc
 
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     return Request({"type": "http", "headers": raw, "path_params": {}, "endpoint": handler, **scope}, receive)
+
+
+# -- kept between requests
+
+
+async def test_a_request_finds_the_lease_that_the_last_one_has_left(
+    app: FastAPI, http: httpx.AsyncClient, session: Session
+) -> None:
+    @app.get("/kept", dependencies=[Locked("kept", cache=5)])
+    async def handler() -> str:
+        return "x"
+
+    async with uvicorn_serves(app) as url:
+        for _ in range(5):
+            assert (await http.get(f"{url}/kept")).status_code == 200
+        assert session.statistics().cache_hits == 3
+        assert session.statistics().cached == 1
+
+
+def test_only_a_lock_is_kept_between_requests() -> None:
+    with pytest.raises(TypeError, match="cache"):
+        Locked("kept", cache=5, kind=FairLock)

@@ -113,6 +113,7 @@ class Scripts:
         shared += ("stolen",) if step.endswith(("_steal", *TELLING_OF_THIEVES)) else ()
         shared += ("ours",) if step in self.looking else ()
         shared += ("seats",) if step in self.seating else ()
+        shared += ("recall",) if step in ("reentrant_acquire", "multi_acquire") else ()
         files = [*(f"shared/{name}" for name in shared), step]
         return b"".join(self.mutant.get(file) or shipped(file) for file in files)
 
@@ -432,7 +433,8 @@ class MultiScripts(Scripts):
     def text(self, step: str) -> bytes:
         shared: tuple[str, ...] = ("shared/forms", "shared/bells", "shared/locks")
         if step == "multi_acquire":
-            shared = ("shared/forms", "shared/bells", "shared/fence", "shared/locks", "shared/seats")
+            parts = ("forms", "bells", "fence", "locks", "seats", "recall")
+            shared = tuple(f"shared/{part}" for part in parts)
         elif step in ("multi_locked", "sit"):
             shared = ()
         shared += ("shared/stolen",) if step in TELLING_OF_THIEVES else ()

@@ -1492,8 +1492,17 @@ SCRIPTS = [
 ]
 ENDLESS = [("lock_release", "redis.call('ZREM', queue, first)")]
 """Lines without which a script does not come to its end: weakened above instead of left out."""
-AS_GOOD = [("lock_acquire", SEATED_FIRST)]
-"""Only a server out of memory needs that line: see above."""
+_TRY = "(not has('w') or has('e'))"
+AS_GOOD = [
+    ("lock_acquire", SEATED_FIRST),
+    ("lock_acquire", "redis.call('PEXPIRE', queue, QUEUE_TTL)"),
+    ("lock_acquire", f"redis.call('SET', lock, head .. ({_TRY} and '4' or '2') .. rest, 'KEEPTTL')"),
+    (
+        "lock_acquire",
+        f"if mark and mark ~= '3' and (not first or first == bell) and {_TRY} then reply[2] = -3 end",
+    ),
+]
+"""Only a server out of memory needs the first two: see above, and of the others `test_kept_scripts.py`."""
 
 
 def statements(script: str) -> list[tuple[str, int]]:

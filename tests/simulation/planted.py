@@ -29,6 +29,7 @@ LONG_WAIT_OF_TWO = schedule(
 )
 """If the queue is gone after 10 s, both are seated again, in the order in which they notice."""
 
+CACHED = Want(cache=0.3)
 NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
@@ -224,6 +225,54 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             crew("tracking", NEAR, one("p2.w0.r0", 0.2, 0.0, want=UPGRADABLE, doing="upgrade")),
         ),
         "passed a reader that was called",
+    ),
+    # p0 has renewed it, and nobody uses it when p1 asks.
+    "cache: so does the renewal": (
+        schedule(
+            "cached",
+            1,
+            1.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.01, 0.0, want=CACHED),
+                one("p0.w0.r1", 0.01, 0.0, want=CACHED),
+                one("p0.w0.r2", 0.01, 0.5, want=CACHED),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.62, 0.0, want=CACHED)),
+        ),
+        "free for",
+    ),
+    # The session that keeps x wants x and y at once.
+    "cache: a session's own requests": (
+        schedule(
+            "cached",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.01, 0.0, want=CACHED),
+                one("p0.w0.r1", 0.01, 0.0, want=CACHED),
+                one("p0.w0.r2", 0.15, 0.0, want=Want(names=("x", "y"), by="multilock"), timeout=0.0),
+            ),
+        ),
+        "was refused, and nobody used it",
+    ),
+    "cache: a try has an answer": (
+        schedule(
+            "cached",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.01, 0.0, want=CACHED),
+                one("p0.w0.r1", 0.01, 0.0, want=CACHED),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.2, 0.0, want=CACHED, timeout=0.0)),
+        ),
+        "was refused, and nobody used it",
     ),
     # p0 dies as a reader. p1 reads on for a minute, and its renewals keep the marks of all readers alive.
     # p1 lets go later than the death of p0 can explain, and a writer must find nobody in its way.

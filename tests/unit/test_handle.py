@@ -38,6 +38,12 @@ def test_round_trip_of_the_time_for_which_the_name_is_to_stay_taken(at_least_ms)
     assert Handle.decode(handle.encode(), kind="lock", name="orders:17") == handle
 
 
+def test_round_trip_of_a_fencing_token_that_the_server_does_not_have() -> None:
+    handle = Handle("lock", "orders:17", TOKEN, number=1_700_000_000_000_017)
+
+    assert Handle.decode(handle.encode(), kind="lock", name="orders:17") == handle
+
+
 def test_is_one_line_of_ascii() -> None:
     text = Handle("lock", "a\n b🔒", TOKEN).encode()
 
@@ -71,7 +77,8 @@ def test_a_handle_of_another_lock_is_refused_without_telling_its_token(kind, nam
         forged(["lock", "orders:17", TOKEN, -1]),
         forged(["lock", "orders:17", TOKEN, 1.5]),
         forged(["lock", "orders:17", TOKEN, True]),
-        forged(["lock", "orders:17", TOKEN, 1, 1]),
+        forged(["lock", "orders:17", TOKEN, 1, -1]),
+        forged(["lock", "orders:17", TOKEN, 1, 1, 1]),
         "aiolocks-lease-1.ü",
     ],
 )

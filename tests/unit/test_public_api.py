@@ -186,6 +186,9 @@ STATISTICS = {
     "wakeups",
     "wait_seconds",
     "hold_seconds",
+    "cached",
+    "cache_hits",
+    "recalls",
 }
 RECORD = {
     *("outcome", "due", "began", "ended", "duration", "attempt", "missed"),
@@ -208,6 +211,7 @@ HOLDER = {
     "mode",
     "value",
     "span",
+    "cached",
 }
 
 LEADER = {"name", "fencing_token", "value", "host", "pid", "task", "metadata", "elected_at", "remaining"}
@@ -271,7 +275,18 @@ def test_every_member_of_the_contract_is_there_and_described(cls, name) -> None:
         (HolderInfo, HOLDER),
         (
             LockEvent,
-            {"kind", "name", "fencing_token", "seconds", "reason", "was", "interval", "items", "pressure"},
+            {
+                "kind",
+                "name",
+                "fencing_token",
+                "seconds",
+                "reason",
+                "was",
+                "interval",
+                "items",
+                "pressure",
+                "cached",
+            },
         ),
     ],
 )
@@ -300,7 +315,8 @@ def test_the_options_of_all_kinds_are_those_of_lock(cls) -> None:
 
 def test_lock_takes_what_the_contract_says() -> None:
     assert positional(Lock) == ["client", "name"]
-    assert parameters(Lock) == parameters(FairLock) == COMMON | {"replicas": 0, "at_least": 0.0}
+    assert parameters(FairLock) == COMMON | {"replicas": 0, "at_least": 0.0}
+    assert parameters(Lock) == parameters(FairLock) | {"cache": 0.0}
 
 
 def test_redlock_takes_what_the_contract_says() -> None:

@@ -39,7 +39,7 @@ FROZEN = {
     "fenced_write": "797d441f28208dfeb6694e0eb741da96935a37c9",
     "leadership_annotate": "4f2d3032e79ab5de57f48966d05b13c8c5d313eb",
     "leadership_look": "839a07d77e3d264a5fa0e7eccc50c9352158267a",
-    "lock_acquire": "1462c0f08c7e6fd3ca126f2166479ad743cd5f45",
+    "lock_acquire": "57e8463fa4e5bc3dba7a3730a8ac808270ca1f70",
     "lock_adopt": "7db939b6616c262845cad4b8981866ed72292d04",
     "lock_annotate": "af89e414945ffbb9a7197de26d29125bc582fcbd",
     "lock_locked": "0cb906a1d4f715d231707586a41df55854c3c480",
@@ -47,7 +47,7 @@ FROZEN = {
     "lock_release": "6c433c87ba19205c7e8034cbbaa85ce29d02e9df",
     "lock_renew": "7e659a4df6e84d9f2ad56070ccc387ac3515ad54",
     "locks_renew": "a86a3450c50590f38e61ea928228f746de26b3b5",
-    "multi_acquire": "bf7b59581c1c74742b1c8cca3977d3ce8842bb83",
+    "multi_acquire": "cd3546faba7eb7965a39d310aa47967d1d949daf",
     "multi_adopt": "2cb15f121d4d2458d415268a4c6d119bd957da42",
     "multi_annotate": "91154516bfb8b50ca4475c30f92d00f1243c00f3",
     "multi_locked": "f6d815c31407fba4ecd7d57b1d451f39b0aceade",
@@ -70,7 +70,7 @@ FROZEN = {
     "redis_py_holder": "8e951ec23edf2bd1bae3171bddff204bceb1d7b6",
     "redis_py_reacquire": "b391e39bfc6c17b3e291abad817e5b5b8c2492c5",
     "redis_py_release": "3471b28296c7b42612e9dfc372697f7b92b69686",
-    "reentrant_acquire": "2ff86967a795dc11aad0152bd85274c1fdfeddb9",
+    "reentrant_acquire": "60a45e0a303d938a432f36e4882d7f61c9511a10",
     "reentrant_adopt": "769e4e05841108b754316f941c3115c116fce236",
     "reentrant_annotate": "9c11db31614baadff600d24da816e8a210d10f2f",
     "reentrant_locked": "d068484642a7025b076af39018b0afdaa61c86f9",
@@ -143,6 +143,12 @@ FROZEN = {
     "lines": "a1421a78852146952a6a81f468a998cf86ad7887",
     "mid_move_limits": "a1d658c096611a3943f8275b330ce55aa178b897",
     "waits_publish": "986c6dc65a3b0d44d87f7a7333f960523154e4ec",
+    "recall": "35f94f7bd0729ba2a6680a5595bb95fb82008785",
+    "lock_keep": "2bde9d3e615d38340faeb8e34bbd5b4438ae46ce",
+    "lock_renew_kept": "8952e31eb7b9239dc069a0fa170c06977c25e11d",
+    "give_back": "5af3cd35ccfa47f93ae5bf63b825445ffe0d2b0b",
+    "locks_release": "e4e7a21c53efe40d39152bc2faf3261a9f569157",
+    "adopt_kept": "e0c0341d292d55d6913a4d00f6414e22232faa1b",
 }
 
 
@@ -211,10 +217,11 @@ def test_the_form_for_a_slot_that_moves_is_the_step_in_its_frame(name) -> None:
 
 def test_each_step_of_a_holder_has_a_form_for_a_slot_that_moves() -> None:
     """But for redis-py's lock, which has one key, the end of a run, which settles more than its lease, and
-    several renewals in one request, which no cluster is sent."""
-    verbs = ("annotate", "adopt", "owned", "release", "renew")
+    several renewals in one request, which no cluster is sent, and several releases in one, which may be
+    refused there: then each ends with its ttl."""
+    verbs = ("annotate", "adopt", "owned", "release", "renew", "renew_kept")
     steps = {name for name, script in SCRIPTS.items() if script.name.endswith(verbs)}
-    steps -= {"job_release", "schedule_release", "locks_renew"}
+    steps -= {"job_release", "schedule_release", "locks_release", "locks_renew"}
     steps = {name for name in steps if not name.startswith("redis_py")}
     assert steps == set(MID_MOVE)
 

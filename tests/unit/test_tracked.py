@@ -14,13 +14,11 @@ from aiolocks.transport import GONE_SILENT
 class Lease:
     """Stands for a watch and its possession."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool = False) -> None:
+        self.alone = alone
         self.asked: list[bool] = []
 
-    def __call__(self) -> Any:
-        return self
-
-    def ask(self, _: Any, *, changed: bool) -> None:
+    def told(self, *, changed: bool) -> None:
         self.asked.append(changed)
 
 
@@ -102,3 +100,17 @@ async def test_a_key_of_several_is_asked_about_each_tenth_of_a_second(world: Any
     assert [len(lease.asked) for lease in leases] == [2, 2]
     await asyncio.sleep(0.15)
     assert [len(lease.asked) for lease in leases] == [2, 2]
+
+
+async def test_one_that_speaks_for_its_key_is_told_alone(world: Any) -> None:
+    tracked, _, _ = world
+    kept, lease = Lease(alone=True), Lease()
+    tracked.arm(kept, (b"a",))
+    tracked.arm(lease, (b"a",))
+
+    tracked.rung("tracking", [b"a"])
+
+    assert (kept.asked, lease.asked) == ([True], [])
+    tracked.arm(lease, (b"a",))  # it is a lease like any other now
+    tracked.rung("tracking", [b"a"])
+    assert (kept.asked, lease.asked) == ([True], [True])

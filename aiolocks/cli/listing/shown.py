@@ -58,6 +58,7 @@ def details(info: LockInfo, holder: HolderInfo | None, encoding: str = "utf-8") 
             None if holder.keys is None else " ".join(visible(key, encoding) for key in holder.keys),
             f"{holder.permits} of {info.value or '?'}" if info.kind == "semaphore" else None,
             None if holder.depth is None else f"depth {holder.depth}",
+            "kept between uses" if holder.cached else None,
             f"one of {holder.names} names" if (holder.names or 1) > 1 else None,
         ]
     said += [

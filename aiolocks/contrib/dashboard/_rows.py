@@ -219,6 +219,7 @@ def _holder(place: KindAndName, holder: HolderInfo, found: Found) -> Row:
         "charged": _roughly(found.heat.charge_of(place, holder.lease_id)),
         "permits": holder.permits,
         "depth": holder.depth,
+        "cached": holder.cached,
         "mode": holder.mode,
         "keys": None if holder.keys is None else " ".join(holder.keys),
         "span": None if holder.span is None else interval(holder.span),

@@ -114,6 +114,11 @@ class Clustered:
         return bool(self._nodes.by_address) and all(node.hears for node in self._nodes.by_address.values())
 
     @property
+    def way(self) -> str:
+        """How bells are heard; nodes differ only while one is asked first."""
+        return next((node.way for node in self._nodes.by_address.values() if node.way), "")
+
+    @property
     def outage_told(self) -> bool:
         return self._outage.told
 
@@ -209,7 +214,7 @@ class Clustered:
     def _rehang(self, slots: set[int]) -> None:
         """Waiters with bells in these slots must look: a bell may have been rung, and hang nowhere."""
         if bells := [bell for bell in self._bells if slot_of(bell) in slots]:
-            way = next((node.way for node in self._nodes.by_address.values() if node.way), "poll")
+            way = self.way or "poll"
             self._on_rung(way, bells)
 
     # -- the table

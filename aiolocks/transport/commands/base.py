@@ -98,6 +98,12 @@ class NameSteps:
         """Gives possession from one token to another; the fencing token, or None when neither holds it."""
         raise NotImplementedError
 
+    def adopt_kept(
+        self, old: str, new: str, ttl_ms: int, metadata: str, *, number: int
+    ) -> Command[int | None]:
+        """As `adopt`, of a lease whose fencing token is not the one in its key."""
+        raise NotImplementedError
+
     def annotate(self, token: str, metadata: str) -> Command[bool]:
         """Changes what stands beside it if the token holds it; never creates, nor moves its end."""
         raise NotImplementedError

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, final
 
-from ..answers import NO_TTL, Answer, Refused, answer, fencing_token, kept, released, stolen, truth
+from ..answers import (
+    NO_TTL,
+    Answer,
+    Kept,
+    Refused,
+    Released,
+    answer,
+    fencing_token,
+    kept,
+    released,
+    stolen,
+    truth,
+)
 from ..keys import key, keys_of
-from ..request import Command, Script
+from ..request import Argument, Command, Script
 from .base import FamilySteps, tells_no_end
 from .checks import after, not_ours, of_others, without_ttl, wrong_types
 from .family import Family, Step
@@ -25,6 +37,13 @@ _OWNED: Final = Script("lock_owned", mid_move="mid_move_lock")
 _RELEASE: Final = Script("lock_release", "lock_straight", "bells", "stolen", mid_move="mid_move_lock")
 _RENEW_SEVERAL: Final = Script("locks_renew", "stolen")
 _RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock", several=_RENEW_SEVERAL)
+_KEEP: Final = Script("lock_acquire", "lock_keep")
+_LET_GO: Final = Script(
+    "lock_release", "lock_straight", "bells", "stolen", "give_back", mid_move="mid_move_lock"
+)
+_LET_GO_SEVERAL: Final = Script("locks_release", "bells")
+_RENEW_KEPT: Final = Script("lock_renew_kept", "bells", "stolen", mid_move="mid_move_lock")
+_ADOPT_KEPT: Final = Script("lock_adopt", "adopt_kept", mid_move="mid_move_lock")
 _STEAL: Final = Script("lock_steal", "forms", "bells", "fence", "locks", "stolen")
 FORCE_LOCK: Final = Script("force_lock", "bells", "stolen", "forcing")
 
@@ -153,8 +172,68 @@ class LockSteps(FamilySteps):
         return Wanted(self._keys[:1])
 
     @property
-    def renewed_by(self) -> Script:
+    def renewed_by(self) -> Script | None:
         return _RENEW
+
+    def adopt_kept(
+        self, old: str, new: str, ttl_ms: int, metadata: str, *, number: int
+    ) -> Command[int | None]:
+        adopting = self.adopt(old, new, ttl_ms, metadata)
+        args = (*adopting.args, str(number))
+        return Command(_ADOPT_KEPT, adopting.keys, args, adopting.parse, lane=adopting.lane)
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         return told_lock(left_ms, lease)
+
+
+@final
+class KeptSteps(LockSteps):
+    """The steps of a lock that its session may keep between its uses."""
+
+    __slots__ = ()
+
+    @property
+    def renewed_by(self) -> None:
+        """By itself: the answer says whether it was asked for."""
+        return
+
+    @property
+    def held_key(self) -> tuple[bytes, ...]:
+        """The key that its session tracks."""
+        return self._keys[:1]
+
+    def keep(self, token: str, ttl_ms: int, metadata: str, standing: int, numbers: int) -> Command[Answer]:
+        """As `acquire`, where its session may keep it; with `numbers` fencing tokens, 0 if it may not."""
+        asking = self.acquire(token, ttl_ms, metadata, standing)
+        return Command(_KEEP, asking.keys, (*asking.args, numbers), asking.parse, lane=token)
+
+    def let_go(
+        self, token: str, ttl_ms: int, given: int, *, ring: bool = True, leave: bool = False
+    ) -> Command[Released]:
+        """As `release`; `given` is the last fencing token that was given, 0 if none may have been."""
+        release = self.release(token, ttl_ms, ring=ring, leave=leave)
+        return Command(_LET_GO, release.keys, (*release.args, str(given)), release.parse, lane=token)
+
+    def renew_kept(
+        self, token: str, ttl_ms: int, told: Callable[..., object], *, keeps: bool
+    ) -> Command[Kept]:
+        """As `renew`; `keeps`: its session may keep it. `told` hears whether it was asked for."""
+
+        def read(raw: Any) -> Kept:
+            if raw in (1, 2):
+                told(asked=raw == 2)
+            return kept(raw)
+
+        args = (token, ttl_ms, max(self._retention_ms, 10 * ttl_ms), +keeps)
+        return Command(_RENEW_KEPT, self._keys, args, read, lane=token)
+
+
+def locks_release(releases: Sequence[Command[Released]]) -> Command[Released]:
+    """One request for the releases of several locks that nobody uses, as `let_go` makes them; of one slot."""
+    keys: list[bytes] = []
+    args: list[Argument] = []
+    for release in releases:
+        token, retention, _, given = release.args
+        keys += release.keys
+        args += (token, retention, given)
+    return Command(_LET_GO_SEVERAL, tuple(keys), tuple(args), released)

@@ -21,6 +21,8 @@ TOLD: Final = 64
 """If it cannot get in, it is told the holders."""
 BEHIND: Final = 128
 """Others of this session go first: it does not get in, and takes a seat."""
+BRIEF: Final = 256
+"""It waits for the answer of a session that keeps the lock, and no longer."""
 
 
 @functools.cache
@@ -42,5 +44,6 @@ def letters(standing: int) -> str:
         (WAITING, "w"),
         (TOLD, "h"),
         (BEHIND, "b"),
+        (BRIEF, "e"),
     ]
     return "".join(letter for bit, letter in said if standing & bit) + ("l" if leaving else "")

@@ -334,6 +334,11 @@ class Quorum:
         return sum(master.transport.hears for master in self.masters) > len(self.masters) // 2
 
     @property
+    def way(self) -> str:
+        """That of the masters: no single one is heard."""
+        return "poll"
+
+    @property
     def outage_told(self) -> bool:
         return any(master.transport.outage_told for master in self.masters)
 

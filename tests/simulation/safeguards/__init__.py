@@ -15,6 +15,7 @@ from .of_limits import OF_LIMITS
 from .of_masters import OF_MASTERS
 from .of_schedules import OF_SCHEDULES
 from .of_scripts import OF_SCRIPTS
+from .of_tenures import OF_TENURES
 from .of_thefts import OF_THEFTS
 from .of_topologies import OF_TOPOLOGIES
 from .taking import Safeguard
@@ -28,6 +29,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_GRACES,
     **OF_CONVOYS,
     **OF_COUNTS,
+    **OF_TENURES,
     **OF_COMBINERS,
     **OF_DEADLOCKS,
     **OF_CLIENT,

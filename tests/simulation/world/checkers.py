@@ -50,6 +50,7 @@ class Attempt:
     ended: float = math.inf
     free_since: float | None = None
     idle_told: bool = False
+    refused: bool = False
     before: list[Hold] = field(default_factory=list)  # its holding before it was changed into less
 
     @property
@@ -107,6 +108,7 @@ class Referee:
     def gave_up(self, attempt: Attempt, how: str) -> None:
         self._told(attempt.who, how)
         attempt.ended = self.now
+        attempt.refused = how.startswith("LockTimeoutError")
         self._ended_in_time(attempt)
         self.waiting.pop(attempt, None)
         self._look()
@@ -134,6 +136,8 @@ class Referee:
         attempt.firm = attempt.relied_on
         if attempt.steals and not self.excuses.any:
             self._tells_its_own(attempt)
+        if self._kind.cached and lease._possession.cached and not attempt.relied_on:
+            self.wrong(f"{attempt.who} was given a lease that was over")
         self._exclude(attempt)
         self.holding[attempt] = None
         self.ended.append(attempt)

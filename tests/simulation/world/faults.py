@@ -32,6 +32,8 @@ BELL_TTL = 2.0
 """Seconds for which the bell of a waiter lasts that shows no more that it lives."""
 LISTENED = 1.0
 """Seconds in which each session has asked whether its waiters have something to do, and they have done it."""
+CACHED = 0.5
+"""Seconds after which no session keeps what nobody uses, also if it hears nothing."""
 MARKS = 4
 """So many polls of a waiter its marks last, if that is longer."""
 
@@ -209,6 +211,13 @@ def _loading(run: Run, fault: Fault) -> None:
     run.world.clockwork.after(fault.lasts, setattr, server, "loading", False)
 
 
+def _lose_pushes(run: Run, fault: Fault) -> None:
+    """The server tells of bells, but of no lock that a session tracks."""
+    tracking = run.servers[fault.target].server.tracking
+    tracking.mute = True
+    run.world.clockwork.after(fault.lasts, setattr, tracking, "mute", False)
+
+
 # A request under way arrives late, is done twice or not at all; nobody is told of it for a while.
 _LATE = dict.fromkeys((Excused.UNANSWERED, Excused.IDLE, Excused.RESULT), RECONNECTED)
 # A process that no server hears.
@@ -251,8 +260,11 @@ FAULTS: dict[str, Sort] = {
 }
 
 
+# A lease that nobody uses ends after its time; one that is used is renewed within a third of its ttl.
+_UNTOLD = {Excused.IDLE: CACHED, Excused.LEASE: RECONNECTED}
 ON_DEMAND: dict[str, Sort] = {
     "deletion": Sort(_delete, of_server=True, excuses=_EMPTY),
+    "lost pushes": Sort(_lose_pushes, 3.0, of_server=True, leaves=False, excuses=_UNTOLD),
 }
 """Those that no schedule has that does not ask for them."""
 EMPTYING = {"flush", "empty restart", "late restart"}

@@ -20,7 +20,7 @@ from aiolocks import (
 )
 from tests.support.history import Mode
 
-from . import limited
+from . import caches, limited
 from .cluster import NODES
 from .sentinel import NODES as WATCHED
 
@@ -44,6 +44,8 @@ class Want:
         high: Right end of an interval, which is not part of it.
         permits: How many permits of a semaphore.
         keys: Of limits, of which it wants a permit each.
+        cache: Seconds for which its session keeps it between uses.
+        by: Another kind that excludes it.
     """
 
     names: tuple[str, ...] = ("x",)
@@ -52,9 +54,13 @@ class Want:
     high: float = float("inf")
     permits: int = 1
     keys: tuple[str, ...] = ()
+    cache: float = 0.0
+    by: str = ""
 
     def __str__(self) -> str:
         text = "+".join(self.names)
+        if self.cache or self.by:
+            text += f" by {self.by}" if self.by else f" (cache {self.cache:g} s)"
         if self.keys:
             text += f" with {'+'.join(self.keys)}"
         if self.mode != "writer" or self.low > float("-inf"):
@@ -85,6 +91,7 @@ class Kind:
         replicas: How many replicas must have a lease before it counts.
         limited: Whether it has keys, each with its cap.
         whole: All that there is.
+        cached: Whether its session may keep it between uses.
         steals: Whether some of its tasks take it by force.
         work: The tool that is built with locks, by its name in `works`; then there is no `lock` of its own.
         faults: The only ones that befall it, unless others are asked for; empty: all.
@@ -109,6 +116,7 @@ class Kind:
     limited: bool = False
     whole: Want = Want()
     steals: bool = False
+    cached: bool = False
     work: str = ""
     faults: tuple[str, ...] = ()
     lasting: str = ""
@@ -132,6 +140,10 @@ def _limited(rng: random.Random) -> Want:
 
 def _any(rng: random.Random) -> Want:
     return Want(names=(rng.choice(NAMES),))
+
+
+def _either(rng: random.Random) -> Want:
+    return Want(names=(rng.choice("xxy"),))
 
 
 def _some(rng: random.Random) -> Want:
@@ -192,6 +204,7 @@ KINDS: dict[str, Kind] = {
         Kind(name="lock", wanted=_one, lock=_simple(Lock), doings=_HANDLED),
         # Of several names, so that one session holds several leases, and renews them by one request.
         Kind(name="locks", wanted=_any, lock=_simple(Lock), doings=_HANDLED),
+        Kind(name="cached", wanted=_either, lock=caches.cached, doings=_HANDLED, cached=True),
         Kind(name="fairlock", wanted=_one, lock=_simple(FairLock), doings=_HANDLED, strict=True),
         Kind(
             name="semaphore",

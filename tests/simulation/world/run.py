@@ -18,6 +18,7 @@ from tests.support.hygiene import is_fence
 
 from . import limited
 from .actors import Actors
+from .caches import CACHES, ENDED, Answers, eager
 from .checkers import Referee
 from .excuses import Excused
 from .failures import FAILURES, SORTS
@@ -301,6 +302,10 @@ class Run:
                 task.result()
             if self.schedule.faults:
                 await self._get_in(actors, crew)
+            if schedule.kind.cached and schedule.seed % 2:
+                await asyncio.sleep(max(CACHES) + ENDED)
+                if left := session.statistics().cached:
+                    self.referee.wrong(f"{crew.part} still keeps {left} that nobody uses")
 
     def _telling(self) -> dict[str, Any]:
         """Of the sort with deadlocks, sessions end them, and say so; others are made as ever."""
@@ -423,6 +428,9 @@ class Run:
                         left = "ever" if end is None else f"{end - node.server.now_us // 1000} ms"
                         referee.wrong(f"left behind: {key} for {left}")
         kind, trace = self.schedule.kind, world.trace
+        if kind.cached and not self.schedule.faults:
+            trip = max((2 * (crew.delays.longest + crew.busy) for crew in self.schedule.crews), default=0.0)
+            Answers(referee, trip).judge([one for actors in self.actors.values() for one in actors.attempts])
         referee.judge(
             trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
             trace.readers() if kind.phased else [],
@@ -458,7 +466,8 @@ class Runner:
     def run(self, schedule: Schedule) -> Outcome:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # the killed leave much open
-            outcome = Run(schedule, self._source).run()
+            with eager(schedule):
+                outcome = Run(schedule, self._source).run()
             # Here and nowhere else: what the collector finds is told to loops and listeners. After each
             # schedule, while its memory is still in the caches of the processor.
             gc.collect()

@@ -254,6 +254,10 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
         from .thefts import with_thefts
 
         schedule = with_thefts(schedule)
+    if schedule.kind.cached:
+        from .caches import with_uses
+
+        schedule = with_uses(random.Random(f"{kind}/{seed}/{faulty}/uses"), schedule)
     schedule = _with_slow_polls(random.Random(f"{kind}/{seed}/{faulty}/polls"), schedule)
     schedule = _with_servers(random.Random(f"{kind}/{seed}/{faulty}/servers"), schedule, skewed=skewed)
     if faulty:

@@ -29,6 +29,7 @@ function holderRow(row) {
       ["others waited", row.charged ? duration(row.charged) : null],
       ["holds", span],
       ["permits", row.permits === null ? null : String(row.permits)],
+      ["kept between uses", row.cached ? "yes" : null],
       ["depth", row.depth === null ? null : String(row.depth)],
       ["since", moment(row.since)],
       ["fencing token", row.fence === null ? null : String(row.fence)],

@@ -26,6 +26,7 @@ class Tracking:
 
     def __init__(self) -> None:
         self._readers: dict[bytes, dict[int, Client]] = {}
+        self.mute = False  # of locks, nothing is told; of bells it is
         self._later: list[bytes] = []  # the messages for the executing connection after its reply
 
     def remember(self, client: Client, keys: Iterable[bytes]) -> None:
@@ -41,6 +42,8 @@ class Tracking:
         if readers is None:
             return
         for client in readers.values():
+            if self.mute and b".bell" not in key:
+                continue
             if client.closed or not client.tracking or (client is by and client.noloop):
                 continue
             if client is by:

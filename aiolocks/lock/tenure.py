@@ -1,0 +1,631 @@
+"""Leases that stay with their session between two uses: `Lock(..., cache=0.5)`.
+
+A *tenure* is one stay of a lease with a session, from the grant to the one release. It has one token on the
+server, and serves any number of holders, one at a time; each of them has a fencing token of its own, of a
+block that the grant has reserved. An acquire from a tenure that nobody uses is a *hit*, and sends nothing. A
+*recall* is the news that another session asks: the script that refuses it changes the lock key, which the
+owner tracks.
+
+| from | to | when |
+|---|---|---|
+| `ASKING` | `USED` | granted, and the mark says that the session may keep it |
+| `ASKING` | `OVER` | granted without that, refused for good, or its task has left |
+| `USED` | `USED` | released, and a waiter of the same session has it next: no request |
+| `USED` | `IDLE` | released, and nobody here waits |
+| `USED` | `OVER` | released after a recall, in doubt, or with another ttl; lost, detached, given back |
+| `IDLE` | `USED` | a hit |
+| `IDLE` | `OVER` | it is released: for a recall, a change of the key, the end of the connection, a request |
+| | | of the session that it cannot serve, after `cache` seconds, or as the session ends |
+
+Invariants, each with its ablation in `tests/simulation/safeguards/of_tenures.py`:
+- once it was asked for, nobody gets in by it: `keeps` is cleared in the step that learns of it, for good;
+- a hit only while the local deadline leaves it a third of its ttl;
+- a fencing token is given once, and none beyond the block;
+- while there is a connection on which its key is tracked, and only then, it keeps;
+- one holder: a tenure that is used is no idle one;
+- one release, and nothing by the tenure after it;
+- an idle tenure ends after `cache` seconds, and with its session.
+
+Sources: blocking notices in the VMS lock manager (Snaman, Thiel 1987); lock caching in Chubby (Burrows 2006);
+leases (Gray, Cheriton 1989); when to stop: ski rental (Karlin et al. 1988).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
+
+from ..transport import Command, Granted, Kept, KeptSteps, Released, clocks, locks_release, slot_of
+from .claim import Claim
+from .lease import RELEASED, Asked, End, Possession, Releasing
+from .process import current_pid
+from .term import Term
+
+if TYPE_CHECKING:
+    from ..errors import LockError
+    from ..transport import Answer
+    from .events import Events
+    from .options import Options
+    from .queue import Gate
+    from .waiter import Grant
+
+log = logging.getLogger("aiolocks.session")
+
+_NUMBERS: Final = 65_536
+"""Fencing tokens of a block: after a death, a fence may be ahead of the clock by as many microseconds."""
+_MOST_IDLE: Final = 1_024
+"""Tenures of a session that nobody uses. About 1 KiB each here, and 0.7 KiB on the server."""
+_MOST_HABITS: Final = 1_024
+_TOGETHER: Final = 32
+"""Releases in one request: at most 1 ms of the server's time, in which it answers nobody else."""
+_STRIKE: Final = 3
+"""Hits of a tenure before its recall, below which it has not paid."""
+_PAUSE: Final = 0.25
+_LONGEST_PAUSE: Final = 30.0
+"""Seconds for which a name is not kept after strikes: `_PAUSE`, doubled with each, and no more than this."""
+RUN: Final = 16
+"""Hits in a row after which the event loop has a turn, to hear of a recall: a hit awaits nothing."""
+
+
+@final
+class TenureState(enum.Enum):
+    """See the table above."""
+
+    ASKING = enum.auto()
+    USED = enum.auto()
+    IDLE = enum.auto()
+    OVER = enum.auto()
+
+
+@final
+class Habit:
+    """What a session remembers of one name that it may keep.
+
+    Attributes:
+        used_at: Loop time of its last release.
+        strikes: The recalls that came too early, less the others.
+        not_before: Loop time until which it is not kept.
+    """
+
+    __slots__ = ("not_before", "strikes", "used_at")
+
+    def __init__(self) -> None:
+        self.used_at = -math.inf
+        self.strikes = 0
+        self.not_before = -math.inf
+
+    def recalled(self, now: float, hits: int) -> None:
+        """Another session has asked, after so many hits."""
+        if hits >= _STRIKE:
+            self.strikes = max(0, self.strikes - 1)
+            return
+        self.strikes += 1
+        self.not_before = now + min(_LONGEST_PAUSE, _PAUSE * 2 ** min(self.strikes, 10))
+
+
+class _Tracked(Protocol):
+    def arm(self, watch: Any, keys: Iterable[bytes], /) -> None: ...
+
+    def disarm(self, watch: Any, keys: Iterable[bytes], /) -> None: ...
+
+
+@final
+class Keep:
+    """The leases that a session keeps, and what it remembers of their names.
+
+    Invariants:
+    - `idle` has exactly the tenures that are `IDLE`, the one that was used longest ago first;
+    - while there is one, a timer is set for the earliest end of them, or for an earlier time.
+
+    Attributes:
+        counters: Of the session.
+        looks_at: Loop time of the timer.
+        run: Hits since the event loop had its last turn for them.
+        tracked: Tells of changes of keys.
+    """
+
+    __slots__ = (
+        "_habits",
+        "_loop",
+        "_pid",
+        "_said",
+        "_timer",
+        "closed",
+        "counters",
+        "idle",
+        "live",
+        "looks_at",
+        "run",
+        "tracked",
+    )
+
+    tracked: _Tracked
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, events: Events) -> None:
+        self._loop = loop
+        self.counters = events.counters
+        self._pid = current_pid()
+        self._habits: dict[str, Habit] = {}
+        self._said = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.looks_at = math.inf
+        self.closed = False
+        self.idle: dict[Tenure, None] = {}
+        self.live: dict[str, Tenure] = {}  # those that are not over, by name
+        self.run = 0
+
+    def habit(self, name: str) -> Habit:
+        """What is known of that name, which is asked for now."""
+        habit = self._habits.pop(name, None)
+        if habit is None:
+            habit = Habit()
+            if len(self._habits) >= _MOST_HABITS:
+                del self._habits[next(iter(self._habits))]
+        self._habits[name] = habit
+        return habit
+
+    def recalled(self, tenure: Tenure) -> None:
+        """Another session has asked for it."""
+        self.counters.recalls += 1
+        tenure.habit.recalled(self._loop.time(), tenure.hits)
+
+    def unheard(self, way: str) -> None:
+        """Nothing can be kept, for the server does not track keys for this session. Said once."""
+        if not self._said:
+            self._said = True
+            log.warning("locks with a cache= are released at once: keys are not tracked (wakeup: %s)", way)
+
+    def pass_by(self, names: Iterable[str]) -> None:
+        """A request of this very session for these names follows, of which the server does not tell it."""
+        if self.live:
+            for name in names:
+                if (tenure := self.live.get(name)) is not None:
+                    tenure.pass_by()
+
+    # -- the end of those that nobody uses
+
+    def now_idle(self, tenure: Tenure) -> None:
+        """One more that nobody uses: the timer is set later than its end, or there are too many."""
+        if self.closed:
+            tenure.end()
+            return
+        if tenure.idle_until < self.looks_at:
+            self._look_at(tenure.idle_until)
+        if len(self.idle) > _MOST_IDLE:
+            self._release([tenure for tenure, _ in zip(self.idle, range(_TOGETHER), strict=False)])
+
+    def _look_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.looks_at = when
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        """Ends those whose time has passed, and those whose time nearly has: in few requests."""
+        self._timer, self.looks_at = None, math.inf
+        if self._pid != current_pid():
+            return  # forked: they are of the parent
+        now = self._loop.time()
+        self._release([tenure for tenure in self.idle if tenure.idle_until <= now + tenure.early])
+        if self.idle:
+            self._look_at(min(tenure.idle_until for tenure in self.idle))
+
+    def end_all(self) -> None:
+        """Releases all that nobody uses."""
+        if self._pid == current_pid():
+            self._release([*self.idle])
+
+    def close(self) -> None:
+        """The session ends: nothing is kept from now on."""
+        self.closed = True
+        self.end_all()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _release(self, tenures: list[Tenure]) -> None:
+        """Several in one request, if they share a slot, where that counts."""
+        slots: dict[int, list[Tenure]] = {}
+        for tenure in tenures:
+            slot = slot_of(tenure.keys[0]) if tenure.engine.by_slot else 0
+            slots.setdefault(slot, []).append(tenure)
+        for of_slot in slots.values():
+            for at in range(0, len(of_slot), _TOGETHER):
+                together = of_slot[at : at + _TOGETHER]
+                if len(together) == 1:
+                    together[0].end()
+                    continue
+                command = locks_release([tenure.letting_go() for tenure in together])
+                until = max(tenure.term.deadline for tenure in together)
+                for tenure in together:
+                    tenure.over()
+                Releasing(together[0].engine, command, until=until)
+
+
+@final
+class KeptClaim(Claim):
+    """A claim of a lease that its session may keep.
+
+    Attributes:
+        first: The fencing token in the lock key; 0 before the grant.
+        number: The last fencing token that was given.
+        tenure: The one that it may begin, or has begun, until that is over.
+    """
+
+    __slots__ = ("first", "number", "tenure")
+
+    first: int
+    number: int
+    tenure: Tenure | None
+
+    def acquire(self, ttl_ms: int, standing: int = 0) -> Command[Answer]:
+        self._ttl_ms = ttl_ms
+        tenure, numbers = self.tenure, 0
+        if tenure is not None and tenure.keeps:
+            tenure.track()
+            numbers = tenure.numbers
+        command = self.steps.keep(self.token, ttl_ms, self.metadata, standing, numbers)
+        command.watched = command.keys[:1]
+        return command
+
+    @property
+    def steps(self) -> KeptSteps:
+        """Its commands."""
+        return cast("KeptSteps", self.commands)
+
+    def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
+        return self.steps.let_go(self.token, self._ttl_ms, self.number, ring=ring, leave=leave)
+
+    def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Command[Kept]:
+        self._ttl_ms = ttl_ms
+        tenure = self.tenure
+        if tenure is None:
+            return super().renew(ttl_ms, watch=watch, changed=changed)
+        command = self.steps.renew_kept(self.token, ttl_ms, tenure.renewed, keeps=tenure.keeps)
+        if watch:
+            self.commands.watch(command)
+        return command
+
+    def annotate(self, fields: Any) -> Command[bool]:
+        if self.tenure is not None:
+            self.tenure.untrack()  # what stands in the key then has no mark
+        return super().annotate(fields)
+
+    @property
+    def given(self) -> int:
+        """The fencing token of the lease, where the lock key has another one."""
+        return self.number if self.number > self.first else 0
+
+
+@final
+class Tenure:
+    """One stay of a lease with a session; see the head of this file.
+
+    Attributes:
+        claim: Its token, and how it is released.
+        early: Seconds by which it may end earlier than that, together with others.
+        granted_at: Loop time of its grant.
+        hits: The holders after the first.
+        idle_until: Loop time at which it ends if nobody uses it.
+        keeps: It may serve another holder, for all that is known.
+        term: Its deadline and its renewals, whoever holds it.
+    """
+
+    __slots__ = (
+        "_last",
+        "_margin",
+        "_options",
+        "_watch",
+        "claim",
+        "early",
+        "engine",
+        "gate",
+        "granted_at",
+        "habit",
+        "hits",
+        "idle_until",
+        "keeps",
+        "keys",
+        "name",
+        "numbers",
+        "state",
+        "term",
+    )
+
+    alone = True
+    """It speaks for its key: see `renewal.Tracked`."""
+
+    _watch: Any
+    term: Term
+
+    def __init__(self, target: Asked, claim: KeptClaim, habit: Habit) -> None:
+        options = target.options
+        self.claim = claim
+        claim.tenure = self
+        claim.first = claim.number = self._last = self.hits = 0
+        self.engine = target.engine
+        self.gate: Gate = target.gate
+        self.habit = habit
+        self.keys = claim.steps.held_key
+        self.name = target.name
+        self.numbers = max(1, min(_NUMBERS, int(options.ttl * 500_000)))
+        self.granted_at = 0.0
+        self.keeps = True
+        self.state = TenureState.ASKING
+        self.idle_until = 0.0
+        self._options = options
+        # A third of its ttl stays at least, as of a lease that is due for renewal.
+        self._margin = max(options.ttl / 3, options.grace + options.ttl / 10)
+        self.early = options.cache / 8
+        self._watch = None
+        self.gate.kept = self
+        self.engine.kept.live[self.name] = self
+
+    # -- what the server tells
+
+    def track(self) -> None:
+        """The request for it goes out: a push between its reply and its task must count."""
+        if self.keeps:
+            self.engine.kept.tracked.arm(self, self.keys)
+
+    def untrack(self) -> None:
+        """From now on it is a lease like any other."""
+        self.keeps = False
+        self.engine.kept.tracked.disarm(self, self.keys)
+
+    def told(self, *, changed: bool) -> None:
+        """The key has changed, or the connection has ended on which that would be told."""
+        if self.state is TenureState.OVER or not self.keeps:
+            return
+        self.keeps = False
+        if self.state is TenureState.ASKING:
+            return  # its grant counts as asked for
+        if changed:
+            self.engine.kept.recalled(self)
+        self.gate.others_go_first()
+        if self.state is TenureState.IDLE:
+            self.end()
+        else:
+            self._answer()
+
+    def renewed(self, *, asked: bool) -> None:
+        """A renewal was answered, and says if another session has asked."""
+        if asked and self.keeps:
+            self.engine.kept.recalled(self)
+            self.untrack()
+            self.gate.others_go_first()
+
+    def pass_by(self) -> None:
+        """A request of this very session for the name follows right behind."""
+        if not self.keeps or self.state is TenureState.OVER:
+            return
+        self.untrack()
+        if self.state is TenureState.IDLE:
+            self.end()
+        elif self.state is TenureState.USED:
+            self._answer()
+
+    def become_waiter(self) -> None:
+        """As of what asks in a gate: somebody else comes."""
+        self.end()
+
+    def _answer(self) -> None:
+        """Tells who asks that somebody is inside, and finds out if it was lost."""
+        watch: Any = self._watch
+        possession = None if watch is None else watch()
+        if possession is not None:
+            cast("Any", watch).ask_now(possession)
+
+    # -- its holders
+
+    def begin(self, target: Asked, grant: Grant) -> CachedPossession:
+        """Granted, and it may be kept: for its first holder."""
+        assert self.state is TenureState.ASKING, self.state
+        options = target.options
+        claim = self.claim
+        claim.first = claim.number = grant.answer.fencing_token
+        self._last = claim.first + self.numbers - 1
+        sent, ahead = self.engine.timed(grant.sent, grant.sent_steady)
+        self.granted_at = sent
+        self.term = Term(
+            sent, ttl=options.ttl, max_hold=None, auto_renew=True, grace=options.grace, ahead=ahead
+        )
+        self.state = TenureState.USED
+        if not self.engine.hears:
+            self.keeps = False
+        return CachedPossession(target, self, sent, hit=False)
+
+    def watched(self, watch: Any) -> None:
+        """Its holder's watch. If it was asked for meanwhile, this is the moment to answer."""
+        self._watch = watch
+        if not self.keeps:
+            self._answer()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody uses it."""
+        return self.state is TenureState.IDLE
+
+    @property
+    def lasts(self) -> bool:
+        """Whether there is as much time left as a lease that is due for renewal has."""
+        return self.term.moment(self.engine.now(), clocks.steady()) + self._margin < self.term.deadline
+
+    def serves(self, target: Asked) -> bool:
+        """Whether the next holder may be one of that lock: of the same options, with time left."""
+        if not self.keeps or self.claim.number >= self._last:
+            return False
+        options = target.options
+        return (options is self._options or _alike(options, self._options)) and self.lasts
+
+    def taken(self, target: Asked) -> CachedPossession | None:
+        """A hit: the lease for a task that asks now; None, and it is over, if it cannot serve it."""
+        if not self.serves(target):
+            self.end()
+            return None
+        engine = self.engine
+        kept = engine.kept
+        del kept.idle[self]
+        self.gate.asking = None
+        self.state = TenureState.USED
+        self.claim.number += 1
+        self.hits += 1
+        kept.run += 1
+        kept.counters.cache_hits += 1
+        possession = CachedPossession(target, self, engine.now(), hit=True)
+        watch = self._watch = engine.watchdog.watch(possession)
+        self.gate.here.entrust(self.claim, watch)
+        return possession
+
+    def handed(self) -> Granted:
+        """The grant for a waiter of this session, which has it next without a request."""
+        self.claim.number += 1
+        self.hits += 1
+        self.engine.kept.counters.cache_hits += 1
+        return Granted(self.claim.number, 0)
+
+    def keep(self, possession: CachedPossession) -> bool:
+        """Its holder lets go: whether it stays, with the next waiter here, or with nobody."""
+        term, engine, gate = self.term, self.engine, self.gate
+        watch, now = possession.watch, engine.now()
+        if (
+            not self.keeps
+            or engine.closing
+            or term.doubted
+            or term.stopping
+            or watch is None
+            or watch.renewal is not None
+            or term.ttl != self._options.ttl
+            or term.moment(now, clocks.steady()) >= term.deadline
+            or (following := gate.after_kept(self)) is False
+        ):
+            self.over()
+            return False
+        possession.passed_on(now)
+        gate.here.remove(self.claim)
+        self._watch = None
+        if following is not None:
+            following.given(self.handed(), self.claim)
+            return True
+        self.state = TenureState.IDLE
+        gate.asking = self
+        self.idle_until = until = now + self._options.cache
+        kept = engine.kept
+        kept.idle[self] = None
+        if until < kept.looks_at or len(kept.idle) > _MOST_IDLE or kept.closed:
+            kept.now_idle(self)
+        return True
+
+    # -- its end
+
+    def letting_go(self) -> Command[Released]:
+        """Its release."""
+        return self.claim.release()
+
+    def end(self) -> None:
+        """Nobody uses it, and it is released: at once, ahead of what is asked for next."""
+        assert self.state is TenureState.IDLE, self.state
+        self.over()
+        gate = self.gate
+        Releasing(
+            self.engine,
+            self.letting_go(),
+            until=self.term.deadline,
+            on_end=lambda releasing: gate.holder_released(releasing.rung, overtaken=False),
+        )
+
+    def over(self) -> None:
+        """Nothing is done by it any more, but its release where there is anything to release. Idempotent."""
+        if self.state is TenureState.OVER:
+            return
+        engine, gate = self.engine, self.gate
+        if self.state is TenureState.IDLE:
+            del engine.kept.idle[self]
+            self.habit.used_at = self.idle_until - self._options.cache
+        self.state = TenureState.OVER
+        self.untrack()
+        self.claim.tenure = None
+        if gate.asking is self:
+            gate.asking = None
+        if gate.kept is self:
+            gate.kept = None
+        if engine.kept.live.get(self.name) is self:
+            del engine.kept.live[self.name]
+        self._watch = None
+
+    def __repr__(self) -> str:
+        return f"<Tenure {self.state.name} keeps={self.keeps} hits={self.hits}>"
+
+
+def _alike(one: Options, other: Options) -> bool:
+    """Whether a lease of one lock may serve the other: its metadata stand on the server."""
+    return (
+        one.ttl == other.ttl
+        and one.cache == other.cache
+        and one.grace == other.grace
+        and one.metadata == other.metadata
+    )
+
+
+class NotedPossession(Possession):
+    """The possession of a lock with a `cache`. Its end is noted: a use soon after it may begin a tenure."""
+
+    habit: Habit
+
+    def _end(self, end: End) -> None:
+        self.habit.used_at = self.engine.now()
+        super()._end(end)
+
+
+@final
+class CachedPossession(NotedPossession):
+    """A possession of a tenure; they have one term, one after the other.
+
+    Invariant: a lease that was released sends nothing any more, for its token may be another holder's.
+
+    Attributes:
+        cached: It came without a request.
+    """
+
+    shares_token = True
+    tenure: Tenure
+
+    def __init__(self, target: Asked, tenure: Tenure, now: float, *, hit: bool) -> None:
+        self.cached = hit
+        self.claim = tenure.claim
+        self.engine = target.engine
+        self.fencing_token = tenure.claim.number
+        self.gate = tenure.gate
+        self.granted_at = now
+        self.habit = tenure.habit
+        self.label = target.label
+        self.name = target.name
+        self.tenure = tenure
+        self.term = tenure.term
+
+    @property
+    def granted_us(self) -> int:
+        since = self.granted_at - self.tenure.granted_at
+        return self.tenure.claim.first + round(since * 1e6)
+
+    async def let_go(self, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
+        if self.end is None and self._releasing is None and self.tenure.keep(self):
+            return None
+        return await super().let_go(cancelled_by)
+
+    def passed_on(self, now: float) -> None:
+        """Its session keeps the lease, for the next holder."""
+        self.end = RELEASED
+        if self._over is not None:
+            self._over.set()
+        watch, self.watch = self.watch, None
+        watch.end()
+        self.engine.events.released(self, now - self.granted_at)
+
+    def _end(self, end: End) -> None:
+        self.tenure.over()
+        super()._end(end)

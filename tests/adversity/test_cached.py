@@ -1,0 +1,563 @@
+"""Leases that stay with their session between uses, on real servers: losses, recalls, deaths, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis, RedisCluster
+
+from aiolocks import (
+    KeyspaceWakeup,
+    Lease,
+    LeaseState,
+    Lock,
+    LockLostError,
+    LockNotOwnedError,
+    LockTimeoutError,
+    MultiLock,
+    ReentrantLock,
+    Session,
+)
+from aiolocks.lock import tenure
+from tests.conftest import Connect, OwnServer, Surroundings, clustered
+from tests.support.clusters import Cluster
+from tests.support.processes import Workers
+from tests.support.waiting import eventually
+
+KEY = "aiolocks:lock:{a}"
+FENCE = "aiolocks:lock.fence:{a}"
+SOON = 2.0
+"""Seconds that a loaded machine may take."""
+
+
+async def kept(lock: Lock, times: int = 3) -> list[int]:
+    """Uses the lock so often that its session keeps it; the fencing tokens."""
+    tokens = []
+    for _ in range(times):
+        async with lock as lease:
+            tokens.append(lease.fencing_token)
+    return tokens
+
+
+def idle(session: Session) -> bool:
+    return session.statistics().cached == 1
+
+
+# -- hits
+
+
+async def test_a_hit_sends_nothing_and_has_a_token_of_its_own(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        tokens = await kept(lock, 2)
+        sent = session.statistics().commands_sent
+
+        tokens += await kept(lock, 20)
+
+        assert session.statistics().commands_sent == sent
+        assert tokens == sorted(set(tokens))
+        counts = session.statistics()
+        assert (counts.cached, counts.cache_hits, counts.leases_held, counts.acquisitions) == (1, 20, 0, 22)
+        assert await redis.exists(KEY)
+        assert int(await redis.get(FENCE) or 0) >= tokens[-1]
+    assert not await redis.exists(KEY)
+    assert int(await redis.get(FENCE) or 0) == tokens[-1]
+
+
+async def test_a_name_that_is_used_once_is_not_kept(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session:
+        await kept(Lock(session, "a", cache=5), 1)
+
+        assert not await redis.exists(KEY)
+        assert session.statistics().cached == 0
+
+
+async def test_an_end_after_its_time(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session:
+        await kept(Lock(session, "a", cache=0.2))
+        assert idle(session)
+
+        await eventually(lambda: not idle(session))
+        await eventually(lambda: _gone(redis))
+
+
+async def _gone(redis: Redis) -> bool:
+    return not await redis.exists(KEY)
+
+
+async def test_tasks_of_one_session_hand_it_on_without_a_request(connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock, inside = Lock(session, "a", cache=5), 0
+        await kept(lock)
+        sent = session.statistics().commands_sent
+
+        async def use() -> None:
+            nonlocal inside
+            for _ in range(5):
+                async with lock:
+                    inside += 1
+                    assert inside == 1
+                    await asyncio.sleep(0)
+                    inside -= 1
+
+        await asyncio.gather(*(use() for _ in range(5)))
+
+        assert session.statistics().commands_sent == sent
+
+
+async def test_a_waiter_that_is_cancelled_as_it_has_it_leaves_nothing(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        holder = await lock.acquire()
+        waiter = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0.01)
+
+        release = asyncio.create_task(holder.release())
+        await asyncio.sleep(0)  # the lease is handed on, and the waiter has not run yet
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        await release
+
+        async with lock.acquire(blocking_timeout=SOON):
+            pass
+    assert not await redis.exists(KEY)
+
+
+async def test_a_loop_of_short_bodies_gives_others_a_turn(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        waiter = asyncio.create_task(kept(Lock(other, "a", blocking_timeout=SOON), 1))
+        turns = 0
+        while not waiter.done():
+            async with lock:
+                turns += 1
+                time.sleep(0.001)  # noqa: ASYNC251 - a body that blocks its loop
+        await waiter
+        assert turns < 1000
+
+
+# -- recalls
+
+
+async def test_another_session_that_asks_has_it_soon(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        tokens = await kept(Lock(session, "a", cache=5))
+
+        async with Lock(other, "a", blocking_timeout=SOON) as lease:
+            assert lease.fencing_token > tokens[-1]
+        assert (session.statistics().cached, session.statistics().recalls) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [ReentrantLock, lambda session, name: MultiLock(session, [name, "b"])],
+    ids=["reentrant", "several"],
+)
+async def test_every_kind_that_it_excludes_recalls_it(connect: Connect, kind: Callable[..., Any]) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        await kept(Lock(session, "a", cache=5))
+        async with kind(other, "a").acquire(blocking_timeout=SOON):
+            pass
+        await asyncio.sleep(0.6)  # after a recall, it is not kept for a while
+        await kept(Lock(session, "a", cache=5))
+        assert idle(session)
+        lease = await kind(other, "a").try_acquire()
+        assert lease is not None
+        await lease.release()
+
+
+async def test_a_single_try_is_refused_only_if_somebody_is_inside(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        async with lock:
+            began = time.monotonic()
+            assert await Lock(other, "a").try_acquire() is None
+            with pytest.raises(LockTimeoutError):
+                await Lock(other, "a").acquire(blocking_timeout=0)
+            assert time.monotonic() - began < SOON
+        async with Lock(other, "a").acquire(blocking_timeout=SOON):
+            pass
+
+
+async def test_one_that_was_asked_for_inside_is_released_as_ever(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        async with lock:
+            waiter = asyncio.create_task(Lock(other, "a").acquire())
+            await eventually(lambda: session.statistics().recalls == 1)
+            await asyncio.sleep(0.05)
+            assert not waiter.done()
+            assert b'"cache":3' in (await redis.get(KEY) or b"")
+        lease = await asyncio.wait_for(waiter, SOON)
+        await lease.release()
+
+
+async def test_a_recall_before_its_task_has_the_grant_counts(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock, 1)
+        asking = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0)
+        assert session._engine is not None
+        session._engine.watchdog.tracked.rung("tracking", [KEY.encode()])  # type: ignore[attr-defined]
+
+        async with await asking:
+            await eventually(lambda: _has(redis, b'"cache":3'))
+        assert not idle(session)
+
+
+async def _has(redis: Redis, text: bytes) -> bool:
+    return text in (await redis.get(KEY) or b"")
+
+
+async def test_recalls_that_come_too_soon_end_the_caching_for_a_while(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        for strikes in range(3):
+            await kept(lock)
+            if not idle(session):
+                break
+            async with Lock(other, "a"):
+                pass
+            assert session.statistics().recalls == strikes + 1
+            if strikes:
+                break
+        await kept(lock)
+        assert not idle(session)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        lambda session: Lock(session, "a"),
+        lambda session: Lock(session, "a", cache=1, ttl=20),
+        lambda session: ReentrantLock(session, "a"),
+        lambda session: MultiLock(session, ["a", "b"]),
+    ],
+    ids=["plain", "other options", "reentrant", "several"],
+)
+@pytest.mark.parametrize("once", [True, False])
+async def test_its_own_session_asks_in_another_way(
+    connect: Connect, own: Callable[[Session], Any], *, once: bool
+) -> None:
+    async with Session(connect()) as session:
+        await kept(Lock(session, "a", cache=5))
+        lease = await asyncio.wait_for(own(session).try_acquire() if once else own(session).acquire(), SOON)
+        assert lease is not None
+        await lease.release()
+
+
+async def test_a_try_of_its_own_session_beside_a_holder(connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        async with lock:
+            began = time.monotonic()
+            assert await lock.try_acquire() is None
+            assert time.monotonic() - began < 0.09
+
+
+# -- losses
+
+
+async def deleted(redis: Redis) -> None:
+    await redis.delete(KEY)
+
+
+async def flushed(redis: Redis) -> None:
+    await redis.flushall()
+
+
+async def cut(redis: Redis) -> None:
+    own = await redis.client_id()
+    for client in await redis.client_list():
+        if int(client["id"]) != own:
+            await redis.client_kill_filter(_id=client["id"])
+
+
+async def forced(redis: Redis) -> None:
+    async with Session(redis) as operator:
+        assert await operator.force_release("a")
+
+
+async def stolen(redis: Redis) -> None:
+    async with Session(redis) as thief:
+        await (await Lock(thief, "a").acquire(steal=True)).release()
+
+
+@pytest.mark.leaves_keys("aiolocks:lock.stolen:*")
+@pytest.mark.parametrize("lose", [deleted, flushed, cut, forced, stolen])
+async def test_nobody_gets_in_by_what_is_lost(
+    connect: Connect, lose: Callable[[Redis], Awaitable[None]]
+) -> None:
+    redis = connect()
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        tokens = await kept(lock)
+
+        await lose(redis)
+        await eventually(lambda: not idle(session))
+        async with lock as lease:
+            assert lease.fencing_token > tokens[-1] or lose is flushed
+            assert await lease.owned()
+
+
+@pytest.mark.leaves_keys("aiolocks:lock.stolen:*")
+@pytest.mark.parametrize("lose", [deleted, flushed, forced, stolen])
+async def test_a_loss_inside_is_known_at_once(
+    connect: Connect, lose: Callable[[Redis], Awaitable[None]]
+) -> None:
+    redis = connect()
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        with pytest.raises(LockLostError):
+            async with lock:
+                await lose(redis)
+                await asyncio.sleep(SOON)
+
+
+async def test_a_loop_that_stood_still_for_its_ttl_has_no_hit(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", ttl=0.3, cache=0.1)
+        tokens = await kept(lock)
+        assert idle(session)
+
+        time.sleep(0.4)  # noqa: ASYNC251 - as above
+        async with lock as lease:
+            assert lease.fencing_token > tokens[-1] + 100_000
+        async with Lock(other, "a").acquire(blocking_timeout=SOON):
+            pass
+
+
+async def _dies_idle(url: str) -> None:
+    client = Redis.from_url(url)
+    await kept(Lock(client, "a", ttl=1.5, cache=0.5))
+    os._exit(0)
+
+
+async def test_a_process_that_dies_blocks_the_name_for_the_ttl(
+    connect: Connect, server: Any, workers: Workers
+) -> None:
+    redis = connect()
+    await workers.start(_dies_idle, url=server.url)
+    await eventually(lambda: _exists(redis), within=20)
+    began = time.monotonic()
+    async with Session(connect()) as session:
+        async with Lock(session, "a").acquire(blocking_timeout=5):
+            assert 0.5 < time.monotonic() - began < 3
+
+
+async def _exists(redis: Redis) -> bool:
+    value = await redis.get(KEY)
+    return value is not None and b'"cache"' in value
+
+
+async def test_out_of_memory_a_recall_and_a_release_work(own_server: OwnServer, connect: Connect) -> None:
+    server = await own_server()
+    redis = connect(server)
+    async with Session(connect(server)) as session, Session(connect(server)) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        async with Lock(other, "b"):
+            pass
+        await redis.config_set("maxmemory", 1)
+        waiter = asyncio.create_task(Lock(other, "a").acquire(blocking_timeout=SOON))
+        await eventually(lambda: not idle(session))
+        await eventually(lambda: _gone(redis))
+        await redis.config_set("maxmemory", 0)
+        [had] = await asyncio.gather(waiter, return_exceptions=True)
+        if isinstance(had, Lease):  # or it was refused, as any acquire is then
+            await had.release()
+        await redis.flushall()
+
+
+# -- where nothing is heard
+
+
+async def test_where_keys_are_not_tracked_it_is_released_and_the_log_says_so_once(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis = connect()
+    for wakeup in ("poll", KeyspaceWakeup(configure=True)):
+        caplog.clear()
+        async with Session(connect(), wakeup=wakeup) as session:
+            await kept(Lock(session, "a", cache=5), 5)
+            assert session.statistics().cache_hits == 0
+            assert not await redis.exists(KEY)
+        said = [one for one in caplog.records if "cache=" in one.getMessage()]
+        assert [one.levelno for one in said] == [logging.WARNING]
+
+
+# -- the lease
+
+
+async def test_a_lease_that_was_released_touches_no_later_one(connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        old = await lock.acquire()
+        await old.release()
+        new = await lock.acquire()
+
+        await old.release()
+        assert not await old.owned()
+        assert old.state is LeaseState.RELEASED
+        with pytest.raises(LockLostError):
+            await old.extend()
+        with pytest.raises(LockLostError):
+            old.ensure_held()
+        with pytest.raises(LockLostError):
+            old.detach()
+        assert await new.owned()
+        await new.release()
+
+
+async def test_detached_after_hits_it_is_adopted_with_its_own_number(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        lease = await lock.acquire()
+        handle = lease.detach()
+        assert session.statistics().cached == 0
+
+        adopted = await Lock(other, "a").adopt(handle)
+        assert adopted.fencing_token == lease.fencing_token
+        assert b'"cache"' not in (await redis.get(KEY) or b"")
+        await adopted.release()
+        assert int(await redis.get(FENCE) or 0) == lease.fencing_token
+        with pytest.raises(LockNotOwnedError):
+            await Lock(session, "a").adopt(handle)
+
+
+async def test_extended_or_annotated_it_is_a_lease_like_any_other(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+
+        async def change(do: Callable[[Lease], Awaitable[None]]) -> None:
+            await kept(lock)
+            async with lock as lease:
+                await do(lease)
+                assert await Lock(other, "a").try_acquire() is None
+            assert not await redis.exists(KEY)
+
+        await change(lambda lease: lease.extend(20))
+        await asyncio.sleep(0.6)
+        await change(lambda lease: lease.annotate({"order": 17}))
+
+
+async def test_it_is_shown_as_kept(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5, metadata={"order": 17})
+        await kept(lock)
+        [info] = await other.inspect("a")
+        [holder] = info.holders
+        assert (holder.cached, holder.task, holder.metadata) == (True, None, {"order": 17})
+        assert await Lock(other, "a").locked()
+        sent = session.statistics().commands_sent
+        assert not await lock.locked()
+        assert session.statistics().commands_sent == sent
+
+
+async def test_its_own_session_frees_it_by_force(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        await session.force_release("a")
+        async with Lock(other, "a").acquire(blocking_timeout=0):
+            assert await lock.try_acquire() is None
+
+
+# -- many, and the end
+
+
+async def test_many_names_end_together(
+    redis: Redis, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenure, "_MOST_IDLE", 100)
+    async with Session(connect()) as session:
+        locks = [Lock(session, f"a{number}", cache=1) for number in range(150)]
+        for lock in locks:
+            await kept(lock)
+        assert session.statistics().cached <= 100
+        sent = session.statistics().commands_sent
+        await eventually(lambda: session.statistics().cached == 0)
+        assert session.statistics().commands_sent - sent <= 16
+        await eventually(lambda: _none(redis))
+
+
+async def _none(redis: Redis) -> bool:
+    return not await redis.keys("aiolocks:lock:*")
+
+
+def test_a_loop_that_ends_without_a_close_leaves_nothing(server: Any) -> None:
+    async def main() -> None:
+        client = Redis.from_url(server.url)
+        session = Session(client)
+        await kept(Lock(session, "a", cache=5))
+        assert idle(session)
+
+    asyncio.run(main())
+
+    async def look() -> bool:
+        async with Redis.from_url(server.url) as redis:
+            return bool(await redis.exists(KEY))
+
+    assert not asyncio.run(look())
+    gc.collect()
+
+
+async def test_a_fork_has_nothing_of_it(connect: Connect, redis: Redis) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            found: list[Any] = []
+            try:
+                try:
+                    lock._bind()
+                except RuntimeError as error:
+                    found.append(str(error))
+                session._engine.kept.end_all()  # type: ignore[union-attr]
+            finally:
+                os.write(write, json.dumps(found).encode())
+                os._exit(0)
+        os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
+        [told] = json.loads(os.read(read, 4096))
+        os.close(read), os.close(write)
+        assert "event loop" in told
+        assert await redis.exists(KEY)
+        assert (await kept(lock))[0]
+
+
+async def test_in_a_cluster(surroundings: Surroundings, shared_cluster: Cluster) -> None:
+    clients: list[RedisCluster] = [clustered(surroundings, shared_cluster) for _ in range(2)]
+    async with Session(clients[0]) as session, Session(clients[1]) as other:
+        locks = [Lock(session, name, cache=5) for name in "abcde"]
+        for lock in locks:
+            await kept(lock)
+        assert session.statistics().cached == 5
+        async with Lock(other, "a", blocking_timeout=SOON):
+            pass
+        lease = await Lock(other, "b").try_acquire()
+        assert lease is not None
+        await lease.release()
+    async with Session(clients[1]) as other:
+        for name in "abcde":
+            async with Lock(other, name, blocking_timeout=0):
+                pass
