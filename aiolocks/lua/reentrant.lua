@@ -74,7 +74,7 @@ if held and not held_by(owner_of(token), held) then
   if has(flags, 'h') then reply[3] = {whole(MICROSECONDS), '', '', reply[2], held} end
   local before = others > 0 and redis.call('ZRANGE', queue, 0, 0)[1]
   local asked = recall(lock, queue, held, flags)
-  if asked and (not before or before == bell) and (not has(flags, 'w') or has(flags, 'e')) then reply[2] = -3 end
+  if asked and (not before or before == bell) and (not has(flags, 'w') or has(flags, 'e')) then reply[2] = -5 end
   reply[#reply + 1] = enqueue_in_each({queue}, bell, flags)
   return reply
 end
