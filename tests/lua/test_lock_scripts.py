@@ -1499,7 +1499,7 @@ AS_GOOD = [
     ("lock_acquire", f"redis.call('SET', lock, head .. ({_TRY} and '4' or '2') .. rest, 'KEEPTTL')"),
     (
         "lock_acquire",
-        f"if mark and mark ~= '3' and (not first or first == bell) and {_TRY} then reply[2] = -3 end",
+        f"if mark and mark ~= '3' and (not first or first == bell) and {_TRY} then reply[2] = -5 end",
     ),
 ]
 """Only a server out of memory needs the first two: see above, and of the others `test_kept_scripts.py`."""

@@ -709,7 +709,7 @@ FILES = [
 _KEPT = "of a lock that is kept: see test_kept_scripts.py"
 _ASKED = (
     "if asked and (not before or before == bell) and (not has(flags, 'w') or has(flags, 'e')) then "
-    "reply[2] = -3 end"
+    "reply[2] = -5 end"
 )
 SPARED = {
     "redis.call('ZREM', nest, '')": "see out of memory above",
