@@ -634,6 +634,11 @@ class Possession:
         """The server's time of the grant, microseconds, unless its clock was set back since then."""
         return self.fencing_token
 
+    @property
+    def number_in_key(self) -> int:
+        """The fencing token by which the server knows it."""
+        return self.fencing_token
+
     def remaining(self) -> float:
         """Seconds that the holder may still rely on."""
         if self.watch is None or self.engine.pid != current_pid():
@@ -812,7 +817,7 @@ class Possession:
         """Whether the holder of that lease has taken it by force, and so it is lost."""
         from .stealing import reason_of  # noqa: PLC0415 - of few losses, and an import takes its time
 
-        lost = reason_of(lease, self.fencing_token)
+        lost = reason_of(lease, self.number_in_key)
         if lost is None:
             return False
         self.lose(*lost)
