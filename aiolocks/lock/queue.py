@@ -525,7 +525,7 @@ class Gate:
             self.silent_since = since
 
     def _pass_by(self, claim: Claim) -> None:
-        """It asks, or has asked, beside a single try that may begin a tenure: that is told, not the server."""
+        """It asks, or has asked, beside a single try that may begin a tenure: that is told."""
         if self.kept is not None and self.kept.claim is not claim:
             self.kept.pass_by()
 

@@ -292,7 +292,7 @@ class KeptClaim(Claim):
 
     def annotate(self, fields: Any) -> Command[bool]:
         if self.tenure is not None:
-            self.tenure.annotated()
+            self.tenure.untrack()  # what stands in the key then has no mark
         return super().annotate(fields)
 
     @property
@@ -376,15 +376,6 @@ class Tenure:
         """From now on it is a lease like any other."""
         self.keeps = False
         self.engine.kept.tracked.disarm(self, self.keys)
-
-    def annotated(self) -> None:
-        """What stands in the key then has no mark: its holder's watch has to hear of a loss from now on."""
-        if self.keeps:
-            self.untrack()
-            watch: Any = self._watch
-            possession = None if watch is None else watch()
-            if possession is not None:
-                watch.ask(possession, changed=False)
 
     def told(self, *, changed: bool) -> None:
         """The key has changed, or the connection has ended on which that would be told."""

@@ -404,12 +404,16 @@ async def test_a_loss_inside_is_known_at_once(
                 await asyncio.sleep(SOON)
 
 
-async def test_a_loss_after_an_annotation_is_known_at_once(redis: Redis, connect: Connect) -> None:
+@pytest.mark.parametrize("cache", [0, 5])
+async def test_a_loss_after_an_annotation_is_known_at_once(
+    redis: Redis, connect: Connect, cache: float
+) -> None:
     async with Session(connect()) as session:
-        lock = Lock(session, "a", cache=5)
+        lock = Lock(session, "a", cache=cache)
         await kept(lock)
         with pytest.raises(LockLostError):
             async with lock as lease:
+                await asyncio.sleep(0.1)  # a plain one listens by now
                 await lease.annotate({"order": 17})
                 await asyncio.sleep(0.1)
                 await deleted(redis)
