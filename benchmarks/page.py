@@ -13,18 +13,18 @@ from .plots import pictures
 from .rows import HEADINGS, judgement, rows
 
 _INTRODUCTION = """\
-The speed of aiolocks, and its costs to client and server. `python -m benchmarks` has measured each figure
-of this page on one machine, with a private server on it, and has written the page.
+This page has the speed of aiolocks, and its costs for client and server. `python -m benchmarks` has
+measured each figure on one machine, with a private server on the same machine, and has written this page.
 
-What holds where, the firmest first:
+Some figures depend more on the machine than others. The most reliable figures come first:
 
 - **Counts**: [requests](../explanation/performance.md#the-cost-of-a-lock), and
   [what a use runs](../explanation/performance.md#what-a-use-runs) of the library. They are the same on each
-  machine and at each hour, and tests hold them below ceilings.
-- **Ratios of processor time**, between contenders that took turns in one run. They move little from machine
-  to machine, and little with what else the machine does.
+  machine and at each time, and tests fail if they are above their ceilings.
+- **Ratios of processor time**, between contenders that took turns in one run. They differ little from machine
+  to machine, and depend little on other work of the machine.
 - **Ratios of wall time** in one run. This machine has two cores, and shares them with others: these ratios
-  move by a tenth from run to run. They say who is faster, not by how many per cent.
+  differ by a tenth from run to run. They say which library is faster, but not by how many per cent.
 - **Times and throughputs** are figures of this machine, on this day.
 """
 
@@ -39,20 +39,20 @@ _ELSEWHERE = {
 """Tables of the page on performance, and their headings there."""
 
 _SUMMARY = """\
-`Lock` of redis-py polls, has no fencing token, and does not renew its lease. *All* in the last column:
-redis-py let some tasks in not once.
+`Lock` of redis-py polls, has no fencing token, and does not renew its lease. *All* in the last column
+means that some tasks of redis-py never got the lock.
 """
 
 _READING = """\
 ## How to read the rest
 
 Each workload has a table. It is measured in one run, in which the contenders take turns; a figure is the
-median of its rounds. Beside aiolocks and other libraries stands the *floor*: the same work done with
-nothing but the driver or the timer, so that no lock can be faster in that way.
+median of its rounds. In addition to aiolocks and other libraries, there is the *floor*: the same work with
+only the driver or the timer. No lock can be faster than that in this way.
 
-In `fair`, `semaphore`, `rw` and `range` the floor is the same with nobody else present, in `cluster` the
-same on one server. In the first four, in `alone` and in `lock-or-watch`, which are made of single round
-trips, the server has a core of its own.
+In `fair`, `semaphore`, `rw` and `range` the floor is the same work without any other task. In `cluster` it is
+the same work on one server. `fair`, `semaphore`, `rw`, `range`, `alone` and `lock-or-watch` consist of single
+round trips, and the server has a separate core.
 """
 
 _PEERS = """\

@@ -55,7 +55,7 @@ def redis_option(default: str = "redis://localhost:6379") -> Callable[[F], F]:
 prefix_option: Callable[[Any], Any] = click.option(
     "--prefix", default="aiolocks", show_default=True, metavar="TEXT",
     envvar=PREFIX_VARIABLE, show_envvar=True,
-    help="What the keys begin with: the prefix of the sessions whose locks are meant.",
+    help="The prefix of the sessions that use the locks.",
 )  # fmt: skip
 
 

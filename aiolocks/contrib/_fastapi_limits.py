@@ -56,7 +56,7 @@ class Limited(params.Depends):
         **options: Options of the limits: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     def __init__(

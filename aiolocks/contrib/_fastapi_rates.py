@@ -55,7 +55,7 @@ class RateLimited(params.Depends):
         detail: Text of that answer.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be. From a request: it has no address of its
+        TypeError, ValueError: An argument is wrong. From a request: it has no address of its
             client, as over a unix socket, and the name has `{client}`.
     """
 

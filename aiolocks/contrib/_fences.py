@@ -110,7 +110,7 @@ class Passage:
             names: Of the rows, where the one lease is to pass others.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be.
+            TypeError, ValueError: An argument is wrong.
             LockLostError: A lease is not held.
         """
         rows = _rows(leases, names)

@@ -61,7 +61,7 @@ class Recipe:
     Its arguments are those that the user gives, and `what`: how messages call it.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     __slots__ = ("_kind", "_options", "blocking_timeout", "conflict", "family")

@@ -27,7 +27,7 @@ def labeller(names: Names | None, *, raw_names: bool) -> Callable[[str], str]:
     """The function that gives the label for a name, by the arguments of the listeners.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
     if not isinstance(raw_names, bool):
         raise TypeError(f"raw_names must be a bool, not {raw_names!r}")

@@ -28,7 +28,7 @@ class Reached:
         detail: For the client; None for a text that says which of the two it is.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     __slots__ = ("_chosen", "_detail", "_status", "_total")
@@ -76,7 +76,7 @@ class LimitsRecipe:
     """Which limits, how long to wait, and what to answer if they are reached; as `Recipe` is for locks.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     __slots__ = ("_keys", "_options", "_total", "blocking_timeout", "conflict", "family", "name")

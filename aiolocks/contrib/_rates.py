@@ -31,7 +31,7 @@ class Rate:
     Its arguments are those that the user gives, and `what`: how messages call it.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     __slots__ = ("_arguments", "_conflict", "_timeout", "_what", "template")

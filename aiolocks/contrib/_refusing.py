@@ -81,7 +81,7 @@ class Conflicting:
         detail: For the client.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     status: Conflict = 423

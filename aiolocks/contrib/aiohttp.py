@@ -259,7 +259,7 @@ def locked(
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
     recipe = Recipe(
         "locked()",
@@ -351,7 +351,7 @@ def rate_limited(
         detail: Text of that answer.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be. From a request: it has no address of its
+        TypeError, ValueError: An argument is wrong. From a request: it has no address of its
             client, as over a unix socket, and the name has `{client}`.
     """
     if key is not None and not callable(key):

@@ -84,7 +84,7 @@ async def fence(
         table: Name of the table, as `"name"` or `"schema.name"`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be, or two rows have one name; before any I/O.
+        TypeError, ValueError: An argument is wrong, or two rows have one name; before any I/O.
         ConfigurationError: The connection is in no transaction; before any I/O.
         LockLostError: A lease is not held any more; before any I/O.
         StaleFenceError: A later lease has passed. PostgreSQL commits nothing of this transaction any more.

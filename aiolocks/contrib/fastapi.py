@@ -138,7 +138,7 @@ def install_error_handlers(app: Starlette, *, status: Conflict = 423) -> None:
         status: Status of the answer if a lock was not acquired in time: 423, 409, 429 or 503.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
         RuntimeError: The application serves already: handlers that are added now would not be asked.
     """
     given: object = app
@@ -231,7 +231,7 @@ class Locked(params.Depends):
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     def __init__(

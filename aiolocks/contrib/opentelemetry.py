@@ -50,7 +50,7 @@ class OpenTelemetryListener(MeasuringListener[dict[str, str]]):
         hold_buckets: The same for holds, and `aiolocks.hold.duration`. One bound should stand near the ttl.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     __slots__ = ("_counters", "_writes")

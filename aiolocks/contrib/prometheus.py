@@ -70,7 +70,7 @@ class PrometheusListener(MeasuringListener[_Series]):
         hold_buckets: The same for holds. One bound should stand near the ttl.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; or the registry has other metrics of these
+        TypeError, ValueError: An argument is wrong; or the registry has other metrics of these
             names, or the same with other buckets.
     """
 

@@ -89,7 +89,7 @@ def create_fence_table(
         table: The result of `fence_table`. Default: `aiolocks_fence`.
 
     Raises:
-        TypeError: An argument is not as it should be.
+        TypeError: An argument is wrong.
         sqlalchemy.exc.DBAPIError: The database refused.
 
     Cancelled, it may have made the table or not; so it is after an error, until the transaction is rolled
@@ -158,7 +158,7 @@ def fence(
         table: The result of `fence_table`. Default: `aiolocks_fence`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be, or two rows have one name; before any I/O.
+        TypeError, ValueError: An argument is wrong, or two rows have one name; before any I/O.
         ConfigurationError: The connection commits each statement by itself, or its database is not among
             those above.
         LockLostError: A lease is not held any more; before any I/O.
@@ -209,7 +209,7 @@ def fenced(statement: StatementT, lease: Lease, *, column: str = "fence") -> Sta
         column: Name of a column of the table: `BIGINT`. No token (`NULL`) counts as an old one.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
         LockLostError: The lease is not held any more.
     """
     _only(statement)

@@ -720,10 +720,11 @@ class Combining:
             piece = self._next_to_put()
             try:
                 put = await self._put(piece)
-            except LockError as error:
+            except BaseException as error:
+                told = error if isinstance(error, Exception) else SessionClosedError("the session has ended")
                 for item in piece:
-                    item.fail(error)
-                if isinstance(error, SessionClosedError):
+                    item.fail(told)
+                if isinstance(error, SessionClosedError) or not isinstance(error, LockError):
                     raise
                 continue
             self._have_put(piece, put)
@@ -933,6 +934,7 @@ class Combining:
             )
         else:
             await self._answer(lease, piece, items, outcomes)
+        lease.ensure_held()  # a run that has released it is not acknowledged, and no caller is answered
         self._commands.leave(Ack(lease.token, lease.fencing_token, piece.upto, failed))
         if items:
             self._engine.events.combined(
@@ -968,7 +970,7 @@ class Combining:
             result = await self._engine.loop.create_task(
                 _call(run, batch), name=f"aiolocks-combiner-batch-{self._name!r}", context=context
             )
-            results = _results_of(batch)
+            results = _results_of(batch, len(items))
         except asyncio.CancelledError as error:
             if task.cancelling() > before:
                 raise
@@ -978,7 +980,7 @@ class Combining:
         except Exception as error:
             if task.cancelling() > before and (lease.remaining() <= 0.0 or comes_of_cancellation(error)):
                 raise asyncio.CancelledError from error
-            if not self._waiting:
+            if not any(number in self._waiting for number, _, _ in items):
                 log.exception("combiner %r: the run of batch %d has raised", self._name, piece.number)
             return [Outcome.of_error(error)], True
         finally:
@@ -1037,16 +1039,16 @@ async def _call(run: Run, batch: Batch) -> Any:
     return await awaitable
 
 
-def _results_of(batch: Batch) -> Sequence[Any] | None:
-    """The results that a run has set, checked."""
+def _results_of(batch: Batch, items: int) -> list[Any] | None:
+    """The results that a run has set for so many items, checked; whatever it did to `batch.items`."""
     results: object = batch.results
     if results is None:
         return None
     if not isinstance(results, Sequence) or isinstance(results, (str, bytes)):
         raise TypeError(f"batch.results must be a list, one for each item, not {type(results).__name__}")
-    if len(results) != len(batch.items):
-        raise ValueError(f"batch.results has {len(results)} results for {len(batch.items)} items")
-    return results
+    if len(results) != items:
+        raise ValueError(f"batch.results has {len(results)} results for {items} items")
+    return [*results]
 
 
 def _entries(answers: Sequence[tuple[int, Outcome]]) -> Iterator[Entry]:
@@ -1136,7 +1138,7 @@ class Combiner(AsyncOnly):
             begins at once. Items that came while another batch ran have waited already.
         within: With it, each item begins the window anew, and in all it lasts at most so many seconds. None:
             the window is not begun anew.
-        most: How many items a batch has at most, 1 to 10 000. A window ends when there are so many.
+        most: How many items a batch has at most, 1 to 10 000. A window does not end sooner because of it.
         most_waiting: How many items may wait or be run under the name, 1 to a million; more are refused, so
             that a run that does not keep up is noticed. 10 000 small items are some megabytes of the server.
         retry: How often a batch whose run raised is run again, with the same items, before its callers get
@@ -1150,7 +1152,7 @@ class Combiner(AsyncOnly):
     All who use a name give the same options. In one session, those of the last call count.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_name", "_settings", "_source", "_template")
@@ -1178,8 +1180,16 @@ class Combiner(AsyncOnly):
         self._template = NameTemplate(name, otherwise="give the whole name") if _has_braces(name) else None
         window_s = seconds("window", window, most=_LONGEST_WINDOW)
         within_s = optional_seconds("within", within)
-        if within_s is not None and within_s < window_s:
-            raise ValueError(f"within must be at least window, here {window_s:g} s, but it is {within_s:g} s")
+        if within_s is not None and not 0 < window_s <= within_s:
+            raise ValueError(
+                f"within must be at least window, which it needs: here {window_s:g} s, not {within_s:g} s"
+            )
+        keep_s = seconds("keep", keep, least=_SHORTEST_KEEP)
+        if keep_s <= (longest := within_s or window_s):
+            raise ValueError(
+                f"keep must be longer than window and within, here {longest:g} s, but it is {keep_s:g} s: "
+                "items would be dropped before they are run"
+            )
         for function in ("dumps", "loads"):
             if not callable(getattr(serializer, function, None)):
                 raise TypeError(
@@ -1190,7 +1200,7 @@ class Combiner(AsyncOnly):
             window_ms=milliseconds(window_s),
             within_ms=0 if within_s is None else milliseconds(within_s),
             most_waiting=whole_number("most_waiting", most_waiting, most=_MOST_WAITING),
-            keep_ms=milliseconds(seconds("keep", keep, least=_SHORTEST_KEEP)),
+            keep_ms=milliseconds(keep_s),
         )
         self._settings = Settings(
             Options.checked(ttl=ttl),
@@ -1231,7 +1241,7 @@ class Combiner(AsyncOnly):
                 for `ttl` seconds while the item waits. The item may have been left: then it will be run.
             SessionClosedError: The session is closed, or was closed meanwhile; the item stays.
             RuntimeError: The run submits to its own name, and would wait for itself: there, use `leave`.
-            TypeError, ValueError: An argument is not as it should be; before any I/O.
+            TypeError, ValueError: An argument is wrong; before any I/O.
 
         Cancelled, it ends at once, and leaves its item: it will be done, here while the session is open.
         """
@@ -1255,7 +1265,7 @@ class Combiner(AsyncOnly):
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`. The
                 item may have been left.
             SessionClosedError: The session is closed, or was closed meanwhile.
-            TypeError, ValueError: An argument is not as it should be; before any I/O.
+            TypeError, ValueError: An argument is wrong; before any I/O.
 
         Cancelled, it may have been left.
         """
@@ -1275,7 +1285,7 @@ class Combiner(AsyncOnly):
         Raises:
             BackendError: Redis refused for good, as without a permission.
             SessionClosedError: The session is closed, or was closed meanwhile.
-            TypeError, ValueError: An argument is not as it should be; before any I/O.
+            TypeError, ValueError: An argument is wrong; before any I/O.
 
         Cancelled, it begins no more runs. One under way goes on in its session, and ends with that: then the
         next runner has its batch.

@@ -89,7 +89,7 @@ class FencedRegister:
         name: Any non-empty str of at most 1 KiB in UTF-8.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_name", "_source")
@@ -114,7 +114,7 @@ class FencedRegister:
                 from 0 to 2**63 - 1 that rises with each holder.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be, or the value has more bytes than the
+            TypeError, ValueError: An argument is wrong, or the value has more bytes than the
                 session's `largest_value`; before any I/O.
             StaleFenceError: A newer one has written; nothing was changed.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`; then it may

@@ -150,7 +150,7 @@ KINDS: Final = (Kind(LATCHES, "latch", "Latch", shows_value=True, needs=("hlen",
 
 @final
 class Latch(AsyncOnly):
-    """Lets all who wait go on once so many steps are done, wherever they are done.
+    """Lets all waiting tasks go on when a number of steps are done, in any processes.
 
     ```python
     latch = Latch(redis, "import:17", count=8)
@@ -161,15 +161,14 @@ class Latch(AsyncOnly):
         ...
     ```
 
-    The first `count_down` or `wait` makes it. At 0 it opens: it wakes all who wait, and stays open, for those
-    who come later, until its `ttl` has passed since it was last used. Each call keeps it for its ttl, and so
+    The first `count_down` or `wait` makes the latch. At 0 it opens: it wakes all waiting tasks, and stays
+    open for later tasks until its `ttl` has passed since its last use. Each call keeps it for its ttl, and so
     does a task that waits. After that, the same name is a new latch.
 
-    It counts steps, not workers: one that does its step twice counts twice. Nobody counts for a worker that
-    has died; give `wait` a `blocking_timeout`.
+    It counts steps, not workers: a worker that counts down twice counts twice. A worker that has died does
+    not count down, so give `wait` a `blocking_timeout`.
 
-    If the server loses its data, steps that it had counted are not done again by themselves, and who waits
-    goes on waiting.
+    If the server loses its data, the counted steps are lost, and waiting tasks go on waiting.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -179,7 +178,7 @@ class Latch(AsyncOnly):
             where nobody waits and steps are further apart, give more.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_count", "_name", "_source", "_ttl")

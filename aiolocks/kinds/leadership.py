@@ -252,16 +252,16 @@ class Term(Lease):
     async def step_down(self, *, cool_down: Seconds = 0.0) -> None:
         """Ends the term: the body is cancelled, and the next candidate leads once the body has unwound.
 
-        Called in the body itself, it ends with that cancellation. Elsewhere it returns when the term is over.
-        A term that was never entered is released. The body may take longer than `grace` to unwind: its lease
-        is renewed until it has ended.
+        In the body itself, the call ends with this cancellation. In another task, it returns when the term is
+        over. A term that was never entered is released. The body may take longer than `grace` to end: its
+        lease is renewed until then.
 
         Args:
             cool_down: Seconds for which this `Leadership` object does not campaign again, so that another
                 candidate has its turn, or the reason for stepping down has time to pass.
 
         Raises:
-            TypeError, ValueError: `cool_down` is not as it should be.
+            TypeError, ValueError: `cool_down` is wrong.
             BackendError: It was never entered, and its release was not confirmed.
 
         Cancelled, the term ends all the same.
@@ -473,17 +473,17 @@ class Leadership(Acquirable[Term]):
         ...                     # the same, once
     ```
 
-    A leader that cannot reach the server is told to stop `grace` seconds before its lease ends, by its own
-    clock: `main` is cancelled, and unwinds while nobody else can lead yet. Two bodies overlap only if
-    unwinding takes longer than `grace`, or if the event loop is blocked; the first is logged as an error.
-    Where even that must not be, let the store that is written to check `term.fencing_token`.
+    If a leader cannot reach the server, `main` is cancelled `grace` seconds before its lease ends, by its own
+    clock. So `main` can end before another process can lead. Two bodies overlap only if the cancelled `main`
+    takes longer than `grace`, which is logged as an error, or if the event loop is blocked. If even that
+    would do harm, let the store check `term.fencing_token`.
 
     It has a name space of its own. Nothing compares clocks of different machines.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        ttl: Seconds after which a leader that died is replaced, 50 ms to ten years. A leader outlives an
+        ttl: Seconds after which a leader that died is replaced, 50 ms to ten years. A leader survives an
             outage of the server of about two thirds of it, less `grace`.
         grace: Seconds before the end of the lease at which the body is cancelled, 0 to half of the ttl: as
             long as the body needs to unwind. None: 2 s, or a fifth of a ttl that is below 10 s.
@@ -491,11 +491,11 @@ class Leadership(Acquirable[Term]):
             JSON can hold.
         blocking_timeout: Seconds to wait; None for ever, 0 for a single try. `run` waits for ever.
         max_hold: Seconds after which a term ends, so that another candidate leads; None for no limit.
-        metadata: JSON values that stand beside the term, readable by each user that can read the key.
+        metadata: JSON values kept with the term, readable by each user that can read the key.
         replicas: How many replicas must have a term before it counts (`WAIT`); see `Lock`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_candidacy", "_value")
@@ -547,13 +547,13 @@ class Leadership(Acquirable[Term]):
         """Calls `main(term)` whenever this process is elected, and returns what it returns.
 
         A term ends when the server has given it up or cannot be reached, when it steps down, and after
-        `max_hold`. Then `main` is cancelled, and, once it has ended, this process campaigns again: `main`
-        does not run twice at the same time in it. One that returns after its term has ended, or was told to,
-        counts as cut off, and is called again after the next election.
+        `max_hold`. Then `main` is cancelled and, when it has ended, this process campaigns again: `main`
+        never runs twice at the same time in one process. If `main` returns after its term has ended, or after
+        it was cancelled, it is called again after the next election.
 
-        A server that is away, or out of memory, does not end it: it campaigns again until the server is back.
-        Where `main` returns meanwhile, what it has returned is returned at the end of the lease, and the log
-        says that the end of the term was not confirmed.
+        If the server is away, or out of memory, `run` campaigns until the server is back. If `main` returns
+        during this time, `run` returns its result at the end of the lease, and logs that the end of the term
+        was not confirmed.
 
         Args:
             main: A coroutine function that takes the `Term`.
@@ -564,7 +564,7 @@ class Leadership(Acquirable[Term]):
                 False to raise it.
 
         Raises:
-            TypeError, ValueError: `on_error` is not as it should be.
+            TypeError, ValueError: `on_error` is wrong.
             Exception: Any error of `main`, after the release, as `on_error` says; an error of `on_error`.
             BackendError: Redis refuses until a person does something, as without the permission; see
                 `BackendError.transient`.
@@ -683,12 +683,12 @@ class Leadership(Acquirable[Term]):
         return leader_of(self._name, look)
 
     def observe(self) -> AsyncGenerator[LeaderInfo | None]:
-        """The leader as of now, or None while nobody leads, and then each change, at once.
+        """The present leader, or None while there is no leader, and then each change, at once.
 
         A change is a new term, a new value or other metadata of a term, and the end of a term that no other
-        follows. An observer that is slow, or was cut off, is then told of each term since, in order: of the
-        last 64 none is missed. While the server is away nothing is told: the last one that was told may lead
-        on or not.
+        term follows. An observer that was slow, or was cut off, gets each term that it missed, in order, up
+        to the last 64. While the server is away, the observer gets nothing: the last leader that it got may
+        still lead or not.
 
         A term that is forced open, and that no other follows, is found at its next look, after 2 s at most.
 

@@ -228,21 +228,21 @@ class Limits(Acquirable[Lease]):
     No key ever has more permits out than its cap, and the keys of one name live in one cluster slot, so that
     all of them are taken in one step.
 
-    It is fair between keys. Waiters for the same keys form a line. Within a line the first that came is the
-    first to enter, over all processes. Between lines the turn goes round: a line that has had its turn goes
-    behind every other line that could enter. So a tenant with 1000 waiters delays another tenant by one turn
-    at most. A line of which a key is full waits for that key, and keeps nobody else from entering.
+    Limits are fair. Waiters for the same keys form a line. Within a line, waiters enter in the order in which
+    they came, over all processes. The lines take turns: a line that has had its turn goes behind every other
+    line that could enter. So a tenant with 1000 waiters delays another tenant by at most one turn. A line
+    with a full key waits for that key, and does not keep other lines out.
 
-    That holds where keys nest, as total, region and tenant do: then a permit of a narrow key comes back
-    together with one of each wider key. Of keys that overlap otherwise, as {a, b} with {b, c} and {a, c}, a
-    line whose keys are never free at the same time may wait for ever, as with `MultiLock`.
+    This is true if keys are nested, as total, region and tenant are: a permit of a narrow key then comes back
+    together with one of each wider key. If keys overlap in another way, such as {a, b}, {b, c} and {a, c},
+    the keys of a line may never be free at the same time, and the line may wait for ever, as with
+    `MultiLock`.
 
-    Each acquire brings its own caps, and the server keeps none. While processes bring different caps for
-    one key, as they do in a rolling update, each acquire is refused when as many permits are out as its own
-    cap says. So the largest of the caps bounds the key, and waiters with a smaller one wait until fewer
-    permits are out.
+    Each acquire gives its own caps, and the server keeps none. If processes give different caps for one key,
+    as in a rolling update, each acquire is refused while as many permits are held as its own cap says. So the
+    largest cap limits the key, and waiters with a smaller cap wait until fewer permits are held.
 
-    Options that have no text here are those of `Lock`.
+    Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -251,7 +251,7 @@ class Limits(Acquirable[Lease]):
             non-empty str of at most 256 bytes in UTF-8. The order says nothing.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
 
     A waiter that is cancelled, or whose time is over, leaves its line, and takes nothing with it. When a
     process dies, its permits come back one ttl later, and a waiter of it that has just been called delays

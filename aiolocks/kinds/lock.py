@@ -22,18 +22,18 @@ KINDS: Final = (Kind(LOCKS, "lock", "Lock"),)
 class Lock(Acquirable[Lease]):
     """One holder at a time, among all processes that use the same server, prefix and name.
 
-    A `Lock` is a description: cheap, immutable, to be made anywhere and shared by any number of tasks.
-    Acquiring it gives a `Lease`. It is not reentrant: a task that holds it and acquires it again gets a
-    `DeadlockError`, for it would wait for itself.
+    A `Lock` is a description: it is cheap and immutable, and any number of tasks can share it. To acquire it
+    gives a `Lease`. It is not reentrant: a task that holds it and acquires it again gets a `DeadlockError`,
+    because it would wait for itself.
 
     ```python
     async with Lock(redis, "orders:17") as lease:
         ...                     # cancelled if the lease is lost
     ```
 
-    While it is held, the lease is renewed every third of its ttl, and ends by itself one ttl after the
-    holder died. No lock with a ttl can promise that a holder which was paused notices at once that its time
-    has passed: where that matters, let the store check `lease.fencing_token`.
+    While the lock is held, the lease is renewed after each third of its ttl. If the holder dies, the lease
+    ends after at most one ttl. A holder that was suspended may not notice at once that its lease has ended,
+    and no lock with a ttl can promise that. If this would do harm, let the store check `lease.fencing_token`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -46,17 +46,18 @@ class Lock(Acquirable[Lease]):
         on_lost: `"cancel"` ends the body with `LockLostError` when the lease is lost; `"ignore"` lets it go
             on.
         grace: Seconds before the end of the lease at which the body is cancelled if the lease could not be
-            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body unwinds
-            while the lock is still held, and `LockLostError` says that `grace` began. A body that outlasts it
-            is logged as an error. 0: the body is cancelled when the lease is lost.
-        metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
+            renewed, or when `max_hold` ends it: 0 to half of the ttl and of `max_hold`. The body ends while
+            the lock is still held, and `LockLostError` says that `grace` began. If the body takes longer than
+            `grace`, an error is logged. 0: the body is cancelled when the lease is lost.
+        metadata: JSON values kept with the lease, readable by everybody who can read the key.
         replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
             the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
-            it. 0: none. A failover to one that has it keeps it. Renewals are not waited for.
-        at_least: Seconds after the grant for which nobody else gets the name, even if the lease is released
-            sooner: 0 to the ttl (and to `max_hold`). From the release on nobody holds the name, and the
-            server's clock ends that time. Processes that start a short job within this time of one another
-            run it once. The name of a process that dies is free after the ttl.
+            it. 0: none. A failover to a replica that has the lock keeps it. Renewals do not wait for
+            replicas.
+        at_least: Seconds after the grant for which the name stays taken, even if the lease is released
+            sooner: 0 to the ttl (and to `max_hold`). After the release the name has no holder, and the
+            server's clock ends this time. If processes start a short job within this time of one another, it
+            runs once. The name of a process that dies is free after the ttl.
         cache: Seconds for which the session keeps the lease after its release, so that its next acquire of
             this name sends nothing: 0 (the default: not at all) to a third of the ttl. The lease of each such
             acquire has a fencing token of its own. Another session that asks gets the name at once. A process
@@ -66,7 +67,7 @@ class Lock(Acquirable[Lease]):
             with `at_least`, `max_hold`, `replicas` or `auto_renew=False`, nor for `acquire(steal=True)`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ()

@@ -354,14 +354,14 @@ class MultiLock(Acquirable[Lease]):
     It makes no promise of progress for names that are never free at the same time: a task that wants one of
     them only may always come first. Where that matters, let all take one more lock in common.
 
-    Options that have no text here are those of `Lock`.
+    Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         names: 1 to 1000 names, in any order; one that is given twice counts once.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_names",)

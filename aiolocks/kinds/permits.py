@@ -296,18 +296,17 @@ class Semaphore(Acquirable[Lease]):
         ...
     ```
 
-    Each lease counts for itself and expires for itself: the permits of a holder that died are back one ttl
-    later, whatever others renew. All users of a name give the same `value`. While somebody holds or waits,
-    another one is refused; once nobody does, it takes the place of the former. `resize` changes how many
-    permits there are for all users, while the name is in use and for 24 h after, whatever their `value`.
+    Each lease has its own end: the permits of a holder that died are back one ttl later, whatever others
+    renew. All users of a name give the same `value`. While a task holds or waits, a different `value` is
+    refused; when no task does, it replaces the old one. `resize` changes the number of permits for all users,
+    while the name is in use and for 24 h after, whatever their `value`.
 
     Permits that come back go to waiters of the same process first, as with a `Lock`. With `fair=True`,
     waiters get them in the order in which they asked, over all processes: then no waiter for a few permits
-    overtakes a waiter for many. Without it, a waiter for many may wait for as long as others take the permits
-    that come back. All users of a name must agree on that, too: one that is not fair overtakes those
-    that are.
+    overtakes a waiter for many. Without it, a waiter for many may wait for ever, if others keep taking the
+    permits that come back. Give all users of a name the same `fair`: a user without it overtakes the queue.
 
-    Options that have no text here are those of `Lock`.
+    Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -316,7 +315,7 @@ class Semaphore(Acquirable[Lease]):
         fair: Whether waiters get permits in the order in which they asked.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_fair", "_of_several", "_permits", "_value")
@@ -497,28 +496,29 @@ class Semaphore(Acquirable[Lease]):
 class FairLock(Acquirable[Lease]):
     """A lock that waiters get in the order in which they asked for it, over all processes.
 
-    A `Lock` hands over within a process before it lets others in, which is faster. Here no waiter overtakes
-    another: each hand-over may cross processes. The order is that in which the requests reach the server.
+    A `Lock` is handed over within a process before other processes get it, which is faster. With a `FairLock`
+    no waiter overtakes another, so a hand-over may go from process to process. The order is the order in
+    which the requests reach the server.
 
     ```python
     async with FairLock(redis, "printer"):
         ...
     ```
 
-    A waiter keeps its place by a sign of life that its session gives. A waiter that dies, or ten of
-    them, delay the next by at most the 2 s for which such a sign lasts. `try_acquire` does not overtake
+    A waiter keeps its place by a sign of life that its session sends, and that lasts 2 s. Waiters that die,
+    however many, delay the next one by at most these 2 s. `try_acquire` does not overtake
     either: it is refused while anybody waits.
 
     It has a name space of its own: a `FairLock` and a `Lock` of one name do not know of each other.
 
-    Options that have no text here are those of `Lock`.
+    Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ()

@@ -440,7 +440,7 @@ class _Limiting(AsyncOnly):
 
         Raises:
             TypeError: It is not a coroutine function, or a field is none of its parameters.
-            ValueError: The template is not as it should be.
+            ValueError: The template is wrong.
         """
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{_LABEL} decorates a coroutine function (async def), not {function!r}")
@@ -457,7 +457,7 @@ class _Limiting(AsyncOnly):
 
 @final
 class RateLimit(_Limiting):
-    """Admits so many requests in so many seconds, of all processes together, in the order in which they ask.
+    """Admits `limit` requests in `per` seconds, of all processes together, in the order in which they ask.
 
     ```python
     limit = RateLimit(redis, "mail-api", 60, per=60)
@@ -474,13 +474,12 @@ class RateLimit(_Limiting):
     `burst=1` spaces requests evenly. For a quota of N in any window, take `limit = burst = N / 2`.
 
     `acquire` reserves its moment on the server and sleeps until then: one request, no polling, however many
-    wait. The server's clock counts; those of the processes need not agree. A moment whose task is cancelled
-    is given back if nobody has reserved one behind it. The moment of a process that is killed passes unused.
+    wait. Only the server's clock counts. If a task is cancelled, its moment is given back, unless a later
+    moment is reserved. The moment of a process that is killed passes unused.
 
-    If `limit` or `per` is changed, the new one counts from the first call on that has it; moments that are
-    reserved stay. After a failover that lost writes, each bucket may be full: at most one more burst. A
-    clock of the server that is set back delays nobody for longer than `per`, and forgets what is reserved
-    for later than that.
+    If `limit` or `per` is changed, the new value counts from the first call with it; reserved moments stay.
+    After a failover that lost writes, each bucket may be full: at most one more burst. If the server's clock
+    is set back, requests are delayed by at most `per`, and later reservations are forgotten.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -492,7 +491,7 @@ class RateLimit(_Limiting):
             may be those of ten years.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ()
@@ -545,7 +544,7 @@ def bucket_of(name: str, limit: int, per: Seconds, burst: int | None) -> Bucket:
     """The figures of a limit, from arguments of a user.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
     name = lock_name(name)
     limit = whole_number("limit", limit, most=_MOST)

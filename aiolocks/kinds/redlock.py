@@ -195,11 +195,11 @@ def _carried(token: str, raw: Any) -> Carried | None:
 class Redlock(Acquirable[Lease]):
     """One holder at a time, kept by a majority of several independent masters.
 
-    The lock outlives the loss of the others. It is acquired when a majority of *all* masters, not just of
-    those that answer, has granted it and then confirmed its fencing token; two majorities share a master, so
-    that a later lease always has the larger token. While it is held, it is renewed on all masters, and put
-    back where a master was away or came back empty. It is lost when a majority says so, or when no majority
-    has confirmed a renewal in time.
+    The lock survives the loss of the other masters. It is acquired when a majority of *all* masters, not only
+    of those that answer, has granted it and then confirmed its fencing token. Two majorities share a master,
+    so a later lease always has the larger token. While it is held, it is renewed on all masters, and written
+    again to a master that was away or came back empty. It is lost when a majority says so, or when no
+    majority has confirmed a renewal in time.
 
     ```python
     masters = [Redis(host=host) for host in ("a.example", "b.example", "c.example")]
@@ -207,12 +207,12 @@ class Redlock(Acquirable[Lease]):
         ...                     # cancelled if the lease is lost
     ```
 
-    It assumes that clocks run alike (within 1 %) and do not jump, and that a master which comes back without
-    its data stays away for the longest ttl in use. Where either is not so, two may hold it at a time: let the
-    store check `lease.fencing_token`. The algorithm is Redlock's (redis.io, "Distributed Locks with Redis"),
-    with a second phase for the fencing token.
+    It assumes that clocks run at the same speed (within 1 %) and do not jump, and that a master which comes
+    back without its data stays away for the longest ttl in use. If one of these is not true, two tasks may
+    hold it at a time: let the store check `lease.fencing_token`. The algorithm is Redlock's (redis.io,
+    "Distributed Locks with Redis"), with a second phase for the fencing token.
 
-    Options that have no text here are those of `Lock`.
+    Options that are not described here are those of `Lock`.
 
     Args:
         clients: An odd number, at least 3, of `redis.asyncio.Redis` or `aiolocks.Session`, each for a server
@@ -223,7 +223,7 @@ class Redlock(Acquirable[Lease]):
             of the ttl, at least 50 ms, so that one that hangs takes little from the lease.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
         ConfigurationError: From acquiring, if two of the clients lead to the same server, or one to a
             replica.
     """

@@ -160,23 +160,23 @@ class ReentrantLock(Acquirable[ReentrantLease]):
     waits for its parent. To let several tasks or processes count as one owner, give them all the same
     `owner`.
 
-    The adopter of a lease is not its owner; a lock that it acquires on top is its own.
+    A task that adopts a lease does not become its owner: if it acquires the lock again, it is another owner.
 
     Each acquisition is a lease with a time of its own; the lock is free when the last of them has been
     released or has ended. A nested lease never shortens the time of an outer one. `Lock` and `MultiLock` of
     the same name exclude it.
 
-    Options that have no text here are those of `Lock`.
+    Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
         owner: The owner, as a non-empty str of at most 1 KiB; None for the task that acquires.
-        metadata: JSON values that stand beside the outermost lease, readable by everybody who can read the
+        metadata: JSON values kept with the outermost lease, readable by everybody who can read the
             key.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_apart", "_of_tasks", "_owner")

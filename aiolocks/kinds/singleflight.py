@@ -866,19 +866,18 @@ class SingleFlight:
         return await flight.do(f"price:{city}", lambda: ask_slow_service(city))
     ```
 
-    However many tasks and processes ask for one key at the same time, the function runs once, and all have
-    its value or its error. With `keep`, the value is also there for those who come later: an idempotency key,
-    or a cache. As a decorator it takes the key from the arguments: see `__call__`.
+    However many tasks and processes ask for one key at the same time, the function runs once, and all get its
+    value or its error. With `keep`, later callers get the value too: an idempotency key, or a cache. As a
+    decorator it takes the key from the arguments: see `__call__`.
 
     The function runs in a task of the session, in the context of its first caller here, and not in the
-    caller's own task. So a cancelled caller ends only its own wait; when nobody in this process waits any
-    more, the work is cancelled, and a caller that waits elsewhere does it at once. A runner that has died is
-    replaced when its lease ends.
+    caller's own task. So a cancelled caller ends only its own wait. When no caller in this process waits any
+    more, the work is cancelled, and a caller that waits in another process does it at once. If the process
+    that runs the function dies, another one runs it when the lease ends.
 
-    Each run holds a lease, renewed while it lives. If that is lost the function is cancelled, and the call
-    tries again: as a rule another has run it meanwhile. So the function may run more than once, as everything
-    that survives a crash does; a write that only the last run may make needs a fencing token: see
-    `turn`.
+    Each run holds a lease, renewed while it lives. If the lease is lost, the function is cancelled, and the
+    call tries again: in most cases another process has run it by then. So the function may run more than
+    once. A write that only the last run may make needs a fencing token: see `turn`.
 
     A `SingleFlight` is a description: cheap, immutable, for any number of keys and tasks.
 
@@ -907,7 +906,7 @@ class SingleFlight:
             ended: only the value itself shows whether it can be written.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("__weakref__", "_keeping", "_options", "_serializer", "_source")
@@ -993,7 +992,7 @@ class SingleFlight:
                 `ResultNotKeptError`, and the log says that nobody else was told.
             SessionClosedError: The session is closed, or was closed meanwhile.
             RuntimeError: It would wait for itself: asked by the function, or by a task or call that it began.
-            TypeError, ValueError: An argument is not as it should be; before any I/O.
+            TypeError, ValueError: An argument is wrong; before any I/O.
 
         Cancelled, it ends at once. The function goes on while others wait for it here, and is cancelled
         otherwise. A value that must be kept is published also when no caller waits any more. Limit the wait
@@ -1068,7 +1067,7 @@ class SingleFlight:
             TypeError: It is not a coroutine function, or a field is none of its parameters, or these are
                 hidden: by a decorator without `functools.wraps`, or an `AsyncMock`. From a call: the value of
                 a field has no text that is the same in every process.
-            ValueError: An argument is not as it should be. From a call: the key is empty or too long.
+            ValueError: An argument is wrong. From a call: the key is empty or too long.
         """
         if callable(key):
             raise TypeError(
@@ -1105,7 +1104,7 @@ class SingleFlight:
         return decorate
 
     def turn(self, key: str) -> Turn:
-        """Whether to do the work oneself, or another has just done it: for work whose result lies elsewhere.
+        """Says whether to do the work, or whether another caller has just done it: for work without a value.
 
         ```python
         async with flight.turn("cache:warm") as turn:
@@ -1113,16 +1112,16 @@ class SingleFlight:
                 await warm_the_cache()
         ```
 
-        One enters with `turn.first`. Callers that wait meanwhile, here or elsewhere, enter when that one
-        leaves: with `turn.first` False, and all at once, if the body ended well; if it raised, was cancelled,
-        or lost its lease, the next one is the first. A later caller begins again. A turn knows nothing of a
-        `do` with the same key.
+        One caller enters with `turn.first` True. Callers that wait during this time, in any process, enter
+        when the first one leaves. If its body ended well, all enter at once, with `turn.first` False. If it
+        raised, was cancelled, or lost its lease, the next caller is the first. A later caller begins a new
+        turn. A turn and a `do` with the same key have nothing in common.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.
 
         Raises:
-            TypeError, ValueError: The key is not as it should be.
+            TypeError, ValueError: The key is wrong.
             DeadlockError: On entering: this very task is first, and would wait for itself.
             LockLostError: On leaving: the lease was lost, and the body of the first was cancelled.
             BackendError: On entering: Redis refused for good, or gave no answer for `ttl` seconds. On

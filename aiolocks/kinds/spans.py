@@ -587,24 +587,24 @@ class RWLock:
     | upgradable | enters | waits | waits |
     | writer | waits | waits | waits |
 
-    Writers and upgradables enter in the order of asking. While nothing but readers is in the way of a writer
-    that waits, it *reserves*: new readers wait, those inside leave, and the writer enters. When it leaves,
-    the readers that waited meanwhile enter before the next writer does. So neither side starves. Behind an
-    upgradable, a writer that waits keeps no reader out. A place in the order has a lease of its own, 2 s: a
-    waiter that dies holds up nobody for longer.
+    Writers and upgradables enter in the order of asking. While a writer waits only for readers, it
+    *reserves*: new readers wait, the readers inside leave, and the writer enters. When it leaves, the readers
+    that have waited for it enter before the next writer. So neither readers nor writers starve. A writer that
+    waits behind an upgradable keeps no reader out. A place in the order lasts 2 s without a sign of life: a
+    waiter that dies delays others for at most this time.
 
     A reader inside a reader of the same task can deadlock: if a writer has reserved between the two, the
     inner one waits for the writer, and the writer for the outer one. The task then gets a `DeadlockError`.
     Pass the lease on instead.
 
-    Options that have no text here are those of `Lock`.
+    Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_reader", "_upgradable", "_writer")
@@ -790,7 +790,7 @@ class RangeLock:
     asking, as those of a `RWLock` do, where their intervals overlap. A check takes a time that grows with the
     logarithm of the number of intervals that are held.
 
-    Options that have no text here are those of `Lock`.
+    Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -799,7 +799,7 @@ class RangeLock:
             must not be empty; `"[]"`: with it, so that [2, 2] is a single point.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("_client", "_name", "_options", "_span_class")

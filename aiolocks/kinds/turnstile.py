@@ -77,8 +77,8 @@ class TurnstileSteps:
 class Turnstile:
     """Numbers the callers that come within a window of time: 1 for the winner, 2, 3, … for the rest.
 
-    The first to enter begins the window and does the work; the others see that somebody does it, and from
-    their numbers how many have come. Nobody waits, and nobody holds anything.
+    The first task that enters begins the window and does the work. The others know from their numbers that it
+    is being done, and how many tasks have come. No task waits, and no task holds anything.
 
     ```python
     if await Turnstile(redis, "cache:front-page").enter() == 1:
@@ -90,13 +90,13 @@ class Turnstile:
     ```
 
     The window begins when the winner comes, and lasts that long however many come after. With `async with` it
-    ends when the winner leaves, if that is earlier; the exits of others change nothing. A winner that dies is
-    replaced when the window ends, and so is one that takes longer than it: then there are two at work. Where
-    that must not be, take a `Lock`.
+    ends when the winner leaves, if that is earlier; the exits of others change nothing. If a winner dies, the
+    next window has a new winner. The same happens if a winner takes longer than the window: then two work at
+    the same time. If that would do harm, use a `Lock`.
 
-    It numbers a crowd that comes at the same time. With `async with`, machines that start a job by clocks
-    that differ run it once each, if it is shorter than the difference: each finds that the window has
-    ended. There, `enter()` alone keeps the window; or take a `Lock` with `at_least`.
+    It is for a crowd that comes at the same time. If the clocks of machines differ by more than a job takes,
+    then with `async with` each machine runs the job, because each finds that the window has ended. For such a
+    job, use `enter()` alone, which keeps the window, or a `Lock` with `at_least`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -107,7 +107,7 @@ class Turnstile:
             takes.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("__weakref__", "_entered", "_name", "_source", "_window")

@@ -601,9 +601,9 @@ def whole_places(waiting: object) -> int | None:
 class UniqueJob:
     """One job at a time under a key, among all processes: a further call is a duplicate, and does not run.
 
-    On the worker's side alone: one runs, `waiting` calls wait, the rest are turned away. As the call that
-    waits begins when the one that runs has ended, an update that arrives during a run is never lost, and
-    however many arrive they are one run.
+    In the worker only: one call runs, `waiting` calls wait, and all others are duplicates. The waiting call
+    begins when the running call has ended. So an update that arrives during a run is never lost, and however
+    many updates arrive, one run follows.
 
     ```python
     job = UniqueJob(redis, "report:17")
@@ -612,8 +612,8 @@ class UniqueJob:
         await build_report(17)              # sees all that was there before it began
     ```
 
-    From the producer on: a producer that enqueues gets a ticket, which travels with the job; another one for
-    the same key is a conflict, until the first has begun, has been done, or its time is over.
+    In the producer too: a producer that enqueues gets a ticket, which travels with the job. Another ticket
+    for the same key is a conflict until the first has begun, has been done, or has reached its ttl.
 
     ```python
     ticket = await job.enqueue("until_executed")        # raises DuplicateJobError while there is another
@@ -622,15 +622,15 @@ class UniqueJob:
         await build_report(17)
     ```
 
-    With `limit`, that many run at once under the key: calls of `run`, and tickets of the modes whose runs
-    wait for each other. A ticket never runs beside itself, and a key has one ticket that is unique, whatever
-    the limit.
+    With `limit`, that many may run at once under the key: calls of `run`, and tickets of the modes whose runs
+    wait for each other. A ticket never runs twice at the same time, and only one ticket at a time has the
+    key, whatever the limit.
 
-    This makes work unique in time; it does not make it exactly once. A worker that dies after its work was
-    done, but before it could say so, leaves a job that the queue delivers again, and that runs again.
+    This does not mean exactly once. If a worker dies after its work was done, and before it could report
+    that, the queue delivers the job again, and it runs again.
 
-    `run` and `try_run` know of no run that has ended. Machines that start the same job by clocks that differ
-    run it once each, if it is shorter than the difference: there, take a `Lock` with `at_least`.
+    `run` and `try_run` do not remember runs that have ended. If the clocks of machines differ by more than a
+    job takes, each machine runs it once. For such a job, use a `Lock` with `at_least`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -639,11 +639,11 @@ class UniqueJob:
             lives, however long the job takes; when a worker dies, the next in line begins after that time.
         limit: How many may run at once, 1 to 2**31 - 1. All users of a key must give the same limit: while
             one runs, another limit is refused; once none runs, the next run may have another.
-        metadata: JSON values that stand beside each run and each ticket, readable by everybody who can read
+        metadata: JSON values kept with each run and each ticket, readable by everybody who can read
             the key: `session.inspect()` shows them.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
     __slots__ = ("__weakref__", "_settings", "_source")
@@ -708,7 +708,7 @@ class UniqueJob:
                 a ticket do not count: such a waiter runs nothing if another delivery does its ticket.
             blocking_timeout: Seconds to wait for its turn; None for ever. 0 is the same as `waiting=0`: where
                 it cannot run at once, it is a duplicate.
-            metadata: JSON values that stand beside this run, with those of the job.
+            metadata: JSON values kept with this run, with those of the job.
 
         Raises:
             DuplicateJobError: `limit` run, and as many wait already.
@@ -731,14 +731,14 @@ class UniqueJob:
 
     @gives_pending
     def try_run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease | None]:
-        """As `run`, but a duplicate gives None, and raises nothing. It does wait if there is a place to wait.
+        """As `run`, but gives None for a duplicate, and does not raise. It waits if a waiting place is free.
 
         So of three calls at the same time two run, one after the other, unless `waiting` is 0. And a call
         that comes after a run has ended runs, whatever `waiting` is.
 
         Args:
             waiting: How many may wait while `limit` run, 0 to 1000; None for any number.
-            metadata: JSON values that stand beside this run, with those of the job.
+            metadata: JSON values kept with this run, with those of the job.
 
         Raises:
             ConfigurationError: Others run under the key with another `limit`.
@@ -778,9 +778,9 @@ class UniqueJob:
     ) -> str | None:
         """Takes the key for one job that is about to be queued: its ticket, which travels with the job.
 
-        The ticket is a short str, to be given to `perform` of the same key. The server keeps what makes it
-        unique, and beside that, while it has the key, its producer and metadata. It is no harm if the job is
-        never put into the queue, except that its key stays taken for `ttl`.
+        The ticket is a short str, to be given to `perform` of the same key. The server keeps the ticket and,
+        while it has the key, its producer and metadata. If the job is never put into the queue, its key stays
+        taken for `ttl`.
 
         Args:
             mode: For how long another ticket for this key is a conflict: `"until_executing"`, to the
@@ -792,10 +792,10 @@ class UniqueJob:
             on_conflict: What happens while another ticket has the key: `"raise"`; `"skip"`, give None;
                 `"replace"`, take its place: the older ticket is a duplicate from then on, but a run of it
                 that has begun goes on.
-            metadata: JSON values that stand beside the ticket while it has the key, with those of the job.
+            metadata: JSON values kept with the ticket while it has the key, with those of the job.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be; before any I/O.
+            TypeError, ValueError: An argument is wrong; before any I/O.
             DuplicateJobError: Another ticket has the key.
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
@@ -821,8 +821,8 @@ class UniqueJob:
         time has lapsed still runs if no other has the key.
 
         A ticket that gave up its key when it began (`"until_executing"`, `"until_and_while_executing"`) and
-        was not done runs again whichever ticket has the key by then: nobody can know whether the job of the
-        newer one ever comes to a worker. Both run.
+        was not done runs again, even if a newer ticket has the key by then. Both run, because the job of the
+        newer ticket may never come to a worker.
 
         If the body ends without an exception, the ticket is remembered for its ttl as done. If it raises, a
         retry with the same ticket runs it again. The result can also be awaited: then end it with
@@ -830,7 +830,7 @@ class UniqueJob:
 
         Args:
             ticket: The ticket that `enqueue` of the same key gave.
-            metadata: JSON values that stand beside this run, with those of the job.
+            metadata: JSON values kept with this run, with those of the job.
 
         Raises:
             TypeError, ValueError: It is not a ticket of this key; before any I/O.
@@ -852,7 +852,7 @@ class UniqueJob:
 
         Args:
             ticket: The ticket that `enqueue` of the same key gave.
-            metadata: JSON values that stand beside this run, with those of the job.
+            metadata: JSON values kept with this run, with those of the job.
 
         Raises:
             TypeError, ValueError: It is not a ticket of this key; before any I/O.

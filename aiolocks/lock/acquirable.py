@@ -272,17 +272,17 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
         Args:
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
-            steal: Takes it at once from its holder, before all waiters, also while `at_least` keeps it: for
-                an operator who knows that the holder hangs. The holder's lease becomes `LOST`, with
-                `stolen_by`. Its body runs on until its session learns of that, and only a store that compares
-                fencing tokens is safe from it. For `Lock`, `FairLock`, `ReentrantLock` and `Leadership`. It
-                waits for nobody, so there is no `blocking_timeout`.
+            steal: Takes the lock at once from its holder, before all waiters, even while `at_least` keeps the
+                name. It is for an operator who knows that the holder hangs. The holder's lease becomes
+                `LOST`, with `stolen_by`. Its body goes on until its session learns of the loss, and only a
+                store that compares fencing tokens can refuse its writes. For `Lock`, `FairLock`,
+                `ReentrantLock` and `Leadership`. A steal never waits, so it takes no `blocking_timeout`.
 
         Raises:
             TypeError, ValueError: This kind cannot be stolen, or an argument is not as it should be.
             LockTimeoutError: Not acquired within `blocking_timeout`; it names the holders.
-            DeadlockError: There is no `blocking_timeout`, and this very task holds what is in the way, for as
-                long as it waits.
+            DeadlockError: There is no `blocking_timeout`, and this task itself holds a lease that it would
+                wait for.
             BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
                 `ttl` seconds where there is none. A single try fails at once if Redis cannot be reached.
             SessionClosedError: The session is closed, or was closed meanwhile.
@@ -303,7 +303,8 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     def try_acquire(self, *positional: Never, **unknown: Never) -> Pending[LeaseT | None]:
         """Acquires at once or not at all: the lease, or None when it is held elsewhere. Never queues.
 
-        None says that somebody holds it now, not that somebody has held it: see `at_least` of `Lock`.
+        None means that the lock is held now. It does not say whether the lock was held before: see `at_least`
+        of `Lock`.
 
         Raises:
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
@@ -338,7 +339,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         return await self._bind().locked()
 
     async def adopt(self, handle: str) -> LeaseT:
-        """Takes up the lease of a handle, which `lease.detach()` gave, in this task or process.
+        """Takes over a lease, with the handle from `lease.detach()`, in this task or process.
 
         The fencing token stays the same, and so does an `at_least` unless this lock has a longer one.
 

@@ -920,9 +920,9 @@ class Lease(AsyncOnly):
     def fencing_token(self) -> int:
         """Larger than that of every earlier lease on this name; what a store checks to refuse a late holder.
 
-        The server's time in microseconds, or one more than the last token where that is larger. So it rises
-        also after the server restarted empty or failed over, unless its clock then stands behind an earlier
-        grant.
+        It is the server's time in microseconds, or one more than the last token if that is larger. So it also
+        rises after the server restarted empty or failed over, unless its clock is then behind the time of an
+        earlier grant.
         """
         return self._possession.fencing_token
 
@@ -966,7 +966,7 @@ class Lease(AsyncOnly):
                 `grace`; None for the ttl that it has.
 
         Raises:
-            TypeError, ValueError: The ttl is not as it should be; before any I/O.
+            TypeError, ValueError: The ttl is wrong; before any I/O.
             LockLostError: It is no longer ours.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
         """
@@ -982,11 +982,11 @@ class Lease(AsyncOnly):
         return self._changing
 
     async def annotate(self, metadata: Metadata) -> None:
-        """Changes what stands beside the lease on the server, where `session.inspect()` and the CLI show it.
+        """Changes the metadata of the lease on the server, which `session.inspect()` and the CLI show.
 
-        The new metadata replace those of the lock and those of an earlier annotation. The session's
-        metadata stays beside it, and so does the holder's host, pid and task. The lease lasts as long as
-        before; renewals keep what was annotated, and `lock.adopt` replaces it by the metadata of that lock.
+        The new metadata replace those of the lock and of an earlier annotation. The session's metadata and
+        the holder's host, pid and task stay. The end of the lease does not change. Renewals keep the
+        annotation, and `lock.adopt` replaces it by the metadata of the adopting lock.
 
         Args:
             metadata: JSON values, readable by everybody who can read the key.
@@ -1011,8 +1011,8 @@ class Lease(AsyncOnly):
 
         A lock with an `at_least` that has not passed yet keeps the name until then; nobody holds it any more.
 
-        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
-        most 1 s; the release goes on by itself after it.
+        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is delayed by at
+        most 1 s; after that the release goes on in the background.
 
         Raises:
             LockNotOwnedError: It was lost, or handed over by `detach`.
@@ -1024,11 +1024,11 @@ class Lease(AsyncOnly):
             raise error
 
     async def wait_lost(self) -> None:
-        """Returns when the lease is lost. For one that was let go it never does: cancel it then."""
+        """Returns when the lease is lost. If the lease is released, it never returns: cancel it then."""
         await self._possession.wait_lost()
 
     def detach(self) -> str:
-        """Stops looking after the lease here, and gives a handle for `lock.adopt(handle)` to take it up.
+        """Stops the renewal of the lease, and gives a handle for `lock.adopt(handle)` to take it over.
 
         The handle is as secret as the token. The scope that entered the lease leaves it alone from now on;
         until it is adopted, in this process or another, the ttl runs.

@@ -176,64 +176,63 @@ _BACKOFF: Final = Backoff()
 class Session(AsyncOnly):
     """The state that all locks of one client share.
 
-    A session talks to the server, or to each node of a cluster, over one connection of its own beside the
-    client's pool, made with the same class and settings; it never takes one from the user's commands. It
-    belongs to one event loop and one process.
+    A session has its own connection to the server, or to each node of a cluster, with the class and settings
+    of the client. It uses no connection of the client's pool. It belongs to one event loop and one process.
 
-    `async with Session(redis) as session:` is the orderly form: on exit it admits nothing more, ends every
-    waiter with `SessionClosedError`, marks its leases LOST and cancels the bodies that entered them, waits
-    at most 1 s for these to unwind and release, and closes its connection. Where a bare client is given
-    to a lock, `Session.of(client)` serves, which needs no close.
+    Use `async with Session(redis) as session:`. On exit, the session accepts no new acquire, ends every
+    waiter with `SessionClosedError`, marks its leases LOST, cancels the bodies that entered them, waits at
+    most 1 s for these to end and release, and closes its connection. A lock that gets a client and no session
+    uses `Session.of(client)`, which needs no close.
 
     Args:
         client: `redis.asyncio.Redis` (its own `protocol` and `decode_responses` do not matter) or
             `RedisCluster`; of valkey-py, `valkey.asyncio.Valkey` or `ValkeyCluster`.
-        prefix: The prefix with which every key begins; no braces. Locks of different prefixes do not know of
-            each other.
-        wakeup: How waiters learn that a lock is free. `"auto"` takes the best that the server allows, decided
-            once on the first connection, and says in the log when that is not the first. `"tracking"`:
-            the server pushes it (client-side caching, RESP3). `"keyspace"`, or `KeyspaceWakeup`: by keyspace
-            notifications, which must be on; over RESP2 they take a second connection. `"poll"`: they sleep
-            and try again, as `backoff` says.
-            Where they hear, a request each 0.6 s finds what was not heard.
-        protocol: The version of RESP that the session speaks, whatever the client speaks. None: RESP3 if the
-            server has it. Where the server refuses `HELLO 3`, closes the connection, or does not answer
-            within 1 s, and RESP2 works, the session says so in the log once, and stays with RESP2: then
-            waiters hear by keyspace notifications, or poll. 2: `HELLO 3` is never sent. 3: a server without
-            RESP3 is a `ConfigurationError`. A client with a connection class of its own speaks what it was
-            made with, unless this is 2.
-        backoff: How long waiters sleep between two tries, where they do not hear that a lock is free.
-        command_timeout: Seconds that a single request without a deadline of its own may take while the server
-            is silent. Where the server cannot be reached, such a request fails at once.
+        prefix: The prefix with which every key begins; no braces. Locks with different prefixes do not
+            exclude each other.
+        wakeup: How waiters learn that a lock is free. `"auto"` uses the first of the next three that the
+            server allows. It decides on the first connection, and logs a line if this is not `"tracking"`.
+            `"tracking"`: the server sends a push (client-side caching, RESP3). `"keyspace"`, or
+            `KeyspaceWakeup`: the server sends keyspace notifications, which must be on; over RESP2 they need
+            a second connection. `"poll"`: waiters sleep and try again, as `backoff` says. With pushes, a
+            request every 0.6 s finds pushes that were lost.
+        protocol: The version of RESP that the session uses, whatever the client uses. None: RESP3 if the
+            server has it. If the server refuses `HELLO 3`, closes the connection, or does not answer within 1
+            s, and RESP2 works, the session logs this once and uses RESP2: then waiters get keyspace
+            notifications, or poll. 2: `HELLO 3` is never sent. 3: a server without RESP3 raises
+            `ConfigurationError`. If the client has a custom connection class, the session uses the protocol
+            of the client, unless this is 2.
+        backoff: How long waiters sleep between two tries, if the server sends them no pushes.
+        command_timeout: Seconds that a single request without a deadline may take while the server is silent.
+            If the server cannot be reached, such a request fails at once.
         fence_retention: Seconds for which the last fencing token of a name is kept after its last use, at
             least ten times the ttl. It only matters if the server's clock is set back.
-        metadata: Goes with every lease of the session: JSON values, readable by everybody who can read the
-            keys.
-        largest_metadata: Bytes of JSON that the metadata of a lease may have, with those of the session; more
-            is a `ConfigurationError` before anything is sent. Each acquire sends them, and each contender
-            that is refused reads those of the holders.
-        largest_value: Bytes that a value of a `SingleFlight` or a `FencedRegister` may have. The default is
-            taken by every server, however it is configured. A server that is sent more than its
-            `client-query-buffer-limit` closes the connection. A `SingleFlight` does not lose its work: the
-            caller that made a larger value gets it, and others get `ResultNotKeptError`.
+        metadata: JSON values, kept with every lease of the session, and readable by every user that can read
+            the keys.
+        largest_metadata: Bytes of JSON that the metadata of a lease may have, together with those of the
+            session. More raises `ConfigurationError` before anything is sent. Each acquire sends its
+            metadata, and each refusal has the metadata of the holders.
+        largest_value: Bytes that a value of a `SingleFlight` or a `FencedRegister` may have. Every server
+            accepts the default, however it is configured. A server closes the connection if it gets more than
+            its `client-query-buffer-limit`. A larger value of a `SingleFlight` is not lost: the caller that
+            made it gets it, and others get `ResultNotKeptError`.
         guard: What happens when code in a body keeps the event loop from running until an entered lease of
             this session (with `on_lost="cancel"`) is about to end: the lease is not renewed then, and the
             body cannot be cancelled. Some time before that end (5 % of the ttl, 50 ms at least, a quarter of
             the ttl at most) `"log"` logs the stack of the loop's thread, under `aiolocks.guard`. `"exit"`
-            ends the process as well, by `os._exit(70)`, so that it has ended when another process enters.
-            None does nothing. One daemon thread serves all sessions of a process. It cannot help while the
-            whole process is stopped, or while C code keeps the GIL.
+            also ends the process, by `os._exit(70)`, before another process can get the lock. None does
+            nothing. One daemon thread serves all sessions of a process. It cannot help while the whole
+            process is stopped, or while C code keeps the GIL.
         on_deadlock: What happens to a waiter of this session that is part of a deadlock over several
-            processes: tasks that wait for each other. `"report"`: nothing, and it waits on; the deadlock is
-            in the log, and `on_deadlock` of the listeners is called. `"raise"`: besides, the youngest waiter
-            of the deadlock gets a `DeadlockError`, unless its own session has `"report"`; then the youngest
-            of the others. To find them, a session in which a task has waited for 0.4 s while it holds
-            something sends one request each 0.6 s. See `deadlocks` for what is found.
+            processes: tasks that wait for each other. `"report"`: it goes on waiting; the deadlock is logged,
+            and `on_deadlock` of the listeners is called. `"raise"`: in addition, the youngest waiter of the
+            deadlock whose session has `"raise"` gets a `DeadlockError`. To find deadlocks, a session in which
+            a task that holds a lease has waited for 0.4 s sends one request every 0.6 s. `deadlocks` says
+            which deadlocks are found.
         listeners: Objects with any of `on_acquired`, `on_waiting`, `on_released`, `on_lost`, `on_renewed`, or
             of the other methods in the table of events.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
         ConfigurationError: From the first use on, if a `wakeup` was asked for by name that is not available,
             or `protocol=3`.
     """
@@ -298,7 +297,7 @@ class Session(AsyncOnly):
 
     @classmethod
     def from_url(cls, url: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> Session:
-        """A session with a client of its own, which it makes when it is first used, and closes with itself.
+        """A session that makes its client when it is first used, and closes the client when it is closed.
 
         ```python
         locks = Session.from_url("redis://localhost:6379", prefix="shop")  # at import: there is no I/O
@@ -313,21 +312,21 @@ class Session(AsyncOnly):
                 await report()
         ```
 
-        It may be made before there is an event loop, and used on several, one after the other, as tests do:
-        on each it has another client. A forked process has another client, too. Once it is closed, only
+        It can be made before there is an event loop, and used on several event loops one after the other, as
+        in tests. On each loop, and in each forked process, it makes a new client. After it was closed, only
         `async with` opens it again.
 
         Args:
             url: `redis://`, `rediss://` (TLS) or `unix://`, as redis-py reads it.
                 `redis+cluster://host:port,host:port` names some nodes of a cluster, and
                 `redis+sentinel://host:port,host:port/service` the master that Sentinel knows by that name.
-                Options of the client stand in the query, as in `rediss://host?ssl_ca_certs=ca.pem`; those
-                of the connections to Sentinel begin with `sentinel_`. Or a function that makes a client, for
-                what no URL can say.
+                Options of the client are in the query, as in `rediss://host?ssl_ca_certs=ca.pem`; options of
+                the connections to Sentinel begin with `sentinel_`. Or a function that makes a client, for
+                options that a URL cannot have.
             **options: Options of the session.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be, or the URL names no server.
+            TypeError, ValueError: An argument is wrong, or the URL names no server.
         """
         return cls(OwnClient(url), **options)
 
@@ -335,14 +334,14 @@ class Session(AsyncOnly):
     def of(cls, client: Any) -> Session:
         """The default session of a client: the same object for the same client on the same event loop.
 
-        Made on first use, with default arguments. It needs no close: its connection ends with the loop or
-        with the client, whichever comes first. `await client.aclose()` on this loop closes its connection,
-        too: at once, or within 0.5 s after the last lease and the last waiter have gone, for what is held
-        stays held. As with the connections of the client, the next use makes another one.
+        It is made on first use, with default arguments. It needs no close: its connection ends with the loop
+        or with the client, whichever comes first. `await client.aclose()` on this loop closes its connection,
+        too: at once or, because held leases stay held, within 0.5 s after the last lease and the last waiter
+        have gone. The next use makes a new connection, as for the client.
 
-        `asyncio.run` ends a loop in order, and so do `loop.shutdown_asyncgens()` and `loop.close()` together.
-        `loop.close()` alone tells nobody: the connection is closed then, but what is still held ends with its
-        ttl only. Threads with a loop each may use one client.
+        `asyncio.run` ends a loop correctly, and so do `loop.shutdown_asyncgens()` and `loop.close()`
+        together. `loop.close()` alone closes only the connection: leases that are still held end with their
+        ttl. Threads that each have a loop may share one client.
 
         Raises:
             TypeError: It is not a client.
@@ -379,8 +378,8 @@ class Session(AsyncOnly):
     async def aclose(self) -> None:
         """Ends the session, as leaving its `async with` does. Idempotent.
 
-        A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease
-        that was never entered, for nothing here knows whether its holder has stopped.
+        A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease that was
+        never entered, because the session cannot know whether its holder has stopped.
         """
         mixed_prefixes.closed(self)
         engine = self._engine
@@ -447,26 +446,26 @@ class Session(AsyncOnly):
     async def inspect(self, pattern: str = "*") -> list[LockInfo]:
         """The holders and the number of waiters of each name, as the server has them now.
 
-        Goes through all keys of the server with SCAN, and looks at each name by itself: what changes
-        meanwhile is shown as it was or as it is. A pattern without wildcards looks at that name alone.
+        It goes through all keys of the server with SCAN, and reads each name separately: a change during this
+        time may be shown or not. A pattern without wildcards reads only this name.
 
         Args:
             pattern: Of names: `*`, `?` and `[…]` as in a shell; `glob.escape(name)` for one that has these.
 
         Returns:
-            What is held, waited for, or not as it should be (`problem`), by name. A name of which nothing but
-            a fence is left is not among it; nor are runs of a `UniqueJob` whose tickets may run beside each
-            other (unique until executing, or until expired).
+            All names that are held, waited for, or wrong (`problem`), in the order of names. Names of which
+            only a fence is left are not included, and neither are runs of a `UniqueJob` whose tickets may run
+            at the same time (unique until executing, or until expired).
 
         Raises:
-            TypeError, ValueError: The pattern is not as it should be.
+            TypeError, ValueError: The pattern is wrong.
             BackendError: Refused (it needs more permissions than a lock does), or no answer within
                 `command_timeout`, which counts for each of its requests.
         """
         return await _operators().inspect(self._usable_engine(), pattern)
 
     async def deadlocks(self) -> list[Deadlock]:
-        """Tasks of any processes that wait for each other, and will for ever if nobody does anything.
+        """Tasks of all processes that wait for each other, and would wait for ever.
 
         Found among the waits of at least 0.4 s, of tasks that have entered a lease which does not end by
         itself (renewed, without `max_hold`), for all kinds of locks of this prefix and server but `Redlock`;
@@ -491,17 +490,16 @@ class Session(AsyncOnly):
     ) -> list[LockInfo]:
         """Frees a name from its holders, and wakes its waiters.
 
-        The holder's lease becomes `LOST`: at once if it is of this session, otherwise after a push and a
-        question where its session hears of changes (`wakeup` `"tracking"` or `"keyspace"`), or at its next
-        renewal, after a third of its ttl at the latest. Until then its body runs on, beside the next
-        holder's: the fence stays, and what compares fencing tokens is safe. The error and the log of the
-        holder say that it was released by force, and by whom; to more than 16 holders of one name, and of a
-        `Redlock`, a `Schedule`, a `SingleFlight` or a `UniqueJob`, only that the server no longer has it as
-        the holder.
+        The holder's lease becomes `LOST`: at once if it is of this session; after a push and a question if
+        its session gets pushes (`wakeup` `"tracking"` or `"keyspace"`); otherwise at its next renewal, after
+        at most a third of its ttl. Until then its body runs at the same time as the next holder's. The fence
+        stays, so a store that compares fencing tokens is safe. The error and the log of the holder say that
+        it was released by force, and by whom; to more than 16 holders of one name, and of a `Redlock`, a
+        `Schedule`, a `SingleFlight` or a `UniqueJob`, only that the server no longer has it as the holder.
 
-        A key that is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock` only this name is
-        freed at once, the others when its holder has noticed. Cancelled, it may have been done or not; to do
-        it again does no harm.
+        A key that is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock`, only this name is
+        freed at once, and the others when its holder has noticed the loss. If it is cancelled, the name may
+        be freed or not; a second call does no harm.
 
         Args:
             name: Name of the lock.
@@ -510,10 +508,10 @@ class Session(AsyncOnly):
                 process and task of the caller.
 
         Returns:
-            What was freed, one for each kind, as it stood before; empty if nobody held it.
+            The freed names, one for each kind, as they were before; empty if there was no holder.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be.
+            TypeError, ValueError: An argument is wrong.
             BackendError: Refused, or no answer within `command_timeout`.
         """
         return await _operators().force_release(self._usable_engine(), name, kind, by=by)

@@ -71,7 +71,7 @@ end
 --       refused, q has asked before and may have a bell, l leaves the queue, h is told of the holder, if refused, e will wait
 --       for the answer of a session that keeps it, and no longer
 -- Returns {1, fencing token, number of others in the queue}
---      or {0, remaining ms of the holder (-1: it has no ttl; -2: the lock is free, and another's turn; -3: a session that
+--      or {0, remaining ms of the holder (-1: it has no ttl; -2: the lock is free, and another's turn; -5: a session that
 --          keeps it was asked, and no other waiter is before a single try)[, the holder][, its own bell, if that was gone]};
 --          the holder: {the server's time, microseconds; ''; '', remaining ms, the lock key}
 --
@@ -105,7 +105,7 @@ if held and not mine or not held and first and first ~= bell and string.find(fla
     redis.call('PEXPIRE', queue, QUEUE_TTL)
     redis.call('SET', lock, head .. ((not has('w') or has('e')) and '4' or '2') .. rest, 'KEEPTTL')
   end
-  if mark and mark ~= '3' and (not first or first == bell) and (not has('w') or has('e')) then reply[2] = -3 end
+  if mark and mark ~= '3' and (not first or first == bell) and (not has('w') or has('e')) then reply[2] = -5 end
   if not has('w') then return reply end
   local hangs = redis.call('GET', bell) == ''
   redis.pcall('PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes

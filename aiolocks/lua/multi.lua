@@ -46,7 +46,7 @@ if remaining then
   end
   rung[#rung + 1] = enqueue_in_each(queues, bell, flags)
   if has(flags, 'h') then table.insert(rung, 1, told) end
-  return {0, answers and -3 or told[2] == '' and remaining or -1, unpack(rung)}
+  return {0, answers and -5 or told[2] == '' and remaining or -1, unpack(rung)}
 end
 if has(flags, 'b') then return {0, -2, enqueue_in_each(queues, bell, flags)} end
 if mine == n then

@@ -74,7 +74,7 @@ if held and not held_by(owner_of(token), held) then
   if has(flags, 'h') then reply[3] = {whole(MICROSECONDS), '', '', reply[2], held} end
   if recall(lock, queue, held, flags) and (not has(flags, 'w') or has(flags, 'e')) then
     local before = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not before or before == bell then reply[2] = -3 end
+    if not before or before == bell then reply[2] = -5 end
   end
   reply[#reply + 1] = enqueue_in_each({queue}, bell, flags)
   return reply

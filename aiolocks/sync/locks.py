@@ -154,7 +154,7 @@ class Lease(SyncOnly):
                 ttl that it has.
 
         Raises:
-            TypeError, ValueError: The ttl is not as it should be.
+            TypeError, ValueError: The ttl is wrong.
             LockLostError: It is no longer ours.
             LockNotOwnedError: It belongs to the process that forked this one.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
@@ -558,7 +558,7 @@ class Lock(SyncOnly, Generic[LeaseT]):
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be.
+            TypeError, ValueError: An argument is wrong.
             LockTimeoutError: Not acquired within `blocking_timeout`; it names the holders.
             DeadlockError: There is no `blocking_timeout`, and this very thread is inside a `with` of what is
                 in the way, for as long as it waits.

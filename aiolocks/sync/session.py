@@ -85,7 +85,7 @@ class Session(SyncOnly):
                 the event loop: they must not block.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be, or the URL names no server.
+            TypeError, ValueError: An argument is wrong, or the URL names no server.
             ConfigurationError: gevent or eventlet has replaced threads.
         """
         return cls(url, **options)
@@ -176,7 +176,7 @@ class Session(SyncOnly):
             max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
             on_lost: A function that is called with the `LockLostError` when the lease is lost, in a thread of
                 its own; such as one that sets an event at which the work looks. What it raises is logged.
-            metadata: JSON values that stand beside the lease, readable by everybody who can read the key.
+            metadata: JSON values kept with the lease, readable by everybody who can read the key.
             replicas: How many replicas must have a grant before it counts.
             at_least: Seconds after the grant for which nobody else gets the name, even if the lease is
                 released sooner.
@@ -184,7 +184,7 @@ class Session(SyncOnly):
                 sends nothing; as of `aiolocks.Lock`. 0: not at all.
 
         Raises:
-            TypeError, ValueError: An argument is not as it should be; before any I/O.
+            TypeError, ValueError: An argument is wrong; before any I/O.
         """
         reject_unknown("lock()", unknown, _MEANT)
         return Lock(

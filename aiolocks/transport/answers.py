@@ -15,7 +15,7 @@ QUEUE_TTL_MS: Final = 10_000
 NO_TTL: Final = -1
 """The ms that a key without a ttl has left, as the server says."""
 
-ASKED: Final = -3
+ASKED: Final = -5
 """Instead of the ms that a holder has left: see `Refused.asked`."""
 
 NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)

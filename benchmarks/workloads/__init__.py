@@ -35,6 +35,7 @@ from .many import Many, ManyNew
 from .phases import Phases
 from .profile import Profile
 from .range import WriterAmongIntervals
+from .ratelimit import Admitted
 from .redlock import ContendedRedlock, RedlockAlone
 from .rw import ReaderAmongReaders
 from .scale import Throng, Waiters
@@ -65,6 +66,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "limits": [NoisyTenant],
     "rw": [ReaderAmongReaders],
     "range": [WriterAmongIntervals],
+    "ratelimit": [Admitted],
     "phases": [Phases],
     "lock-or-watch": [
         partial(LockOrWatch, inside=0),

@@ -800,3 +800,70 @@ async def test_it_says_what_it_is(session: Session) -> None:
 
     expected = "<Batch 'sync:1' number=1 attempt=1 items=1>"
     assert await combiner.submit("a", run, account=1) == expected
+
+
+async def test_what_a_run_does_to_its_items_changes_no_answer(session: Session) -> None:
+    async def takes_them(batch: Batch) -> None:
+        results = [f"{item}!" for item in batch.items]
+        del batch.items[1:]
+        batch.results = results
+
+    combiner = Combiner(session, "a", window=0.1)
+    answers = await asyncio.gather(*(combiner.submit(number, takes_them) for number in range(3)))
+    assert answers == ["0!", "1!", "2!"]
+
+    async def has_too_few(batch: Batch) -> None:
+        del batch.items[1:]
+        batch.results = [batch.items[0]]
+
+    asked = (combiner.submit(number, has_too_few) for number in range(3))
+    assert {str(end) for end in await asyncio.gather(*asked, return_exceptions=True)} == {
+        "batch.results has 1 results for 3 items"
+    }
+
+    async def pops_all(batch: Batch) -> None:
+        batch.items.clear()
+        batch.results = []
+
+    with pytest.raises(ValueError, match="0 results for 1 items"):
+        await combiner.submit(1, pops_all)
+
+
+async def test_nobody_is_answered_by_a_run_that_has_released_its_lease(session: Session) -> None:
+    done = Runs()
+
+    async def releases(batch: Batch) -> str:
+        done.note(batch)
+        if len(done.batches) == 1:
+            await batch.lease.release()
+        return f"run {len(done.batches)}"
+
+    assert await Combiner(session, "a", ttl=0.3).submit(1, releases) == "run 2"
+    assert done.batches == [[1], [1]]
+
+
+async def test_callers_hear_of_a_put_that_failed_in_an_unforeseen_way(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    combiner = Combiner(session, "a")
+    await combiner.submit(1, Runs().each)
+    monkeypatch.setattr("aiolocks.kinds.combiner.Combining._put", fails)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(combiner.submit(2, Runs().each), 5)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"within": 2},
+        {"window": 3, "within": 2},
+        {"window": 10, "keep": 1},
+        {"window": 1, "within": 5, "keep": 5},
+    ],
+)
+def test_times_that_would_drop_items_are_refused(session: Session, times: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Combiner(session, "a", **times)  # type: ignore[arg-type]

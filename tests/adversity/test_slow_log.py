@@ -31,7 +31,10 @@ from aiolocks import (
 from tests.conftest import Surroundings, open_server
 from tests.support.servers import found
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.timeout(120),
+]  # beside six others, each request takes twice as long
 
 LONGEST = 1000
 """Microseconds that a request may take."""

@@ -116,7 +116,7 @@ async def test_fields_of_the_document(aiolocks: Aiolocks, redis: Redis) -> None:
     }
     assert set(one) == {
         "lease_id", "fencing_token", "remaining", "held_since", "held_for", "host", "pid", "task", "metadata",
-        "permits", "depth", "mode", "names", "keys", "value", "span",
+        "permits", "depth", "mode", "names", "keys", "value", "span", "cached",
     }  # fmt: skip
     assert (one["metadata"], one["mode"], one["span"]) == ({"order": 17}, "upgradable", [0.0, None])
 

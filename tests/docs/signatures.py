@@ -20,7 +20,7 @@ DEFAULTS = {
     "aiolocks.lock.context.SessionOptions": "aiolocks.lock.session.Session",
 }
 """Where the defaults of options stand: those of a class."""
-COMMON = "Options that have no text here are those of `Lock`."
+COMMON = "Options that are not described here are those of `Lock`."
 
 
 class Signatures(griffe.Extension):
@@ -60,7 +60,7 @@ class Signatures(griffe.Extension):
     def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
         """A class has been read: errors and kinds of locks get their links."""
         if cls.docstring is not None and COMMON in cls.docstring.value:
-            link = "Options that have no text here are the [common options](lock.md#common-options)."
+            link = "Options that are not described here are the [common options](lock.md#common-options)."
             cls.docstring.value = cls.docstring.value.replace(COMMON, link)
         if cls.module.path == "aiolocks.errors" and cls.name != "LockError" and cls.docstring is not None:
             first, _, rest = cls.docstring.value.partition("\n")

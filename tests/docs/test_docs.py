@@ -103,12 +103,13 @@ class Reader:
         self._directory = directory
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._runner = asyncio.Runner()
+        self._of_threads: list[SyncSession] = []  # also those whose name another one has taken
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for opened in [value for value in self._namespace.values() if isinstance(value, SyncSession)]:
+        for opened in self._of_threads:
             opened.close()
         with self._runner as runner:
             runner.run(self._close())
@@ -136,6 +137,7 @@ class Reader:
             return None
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             self._run(block, text)
+        self._of_threads += [value for value in self._namespace.values() if isinstance(value, SyncSession)]
         return printed.getvalue()
 
     def _run(self, block: Block, text: str) -> None:

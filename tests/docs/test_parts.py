@@ -22,7 +22,7 @@ from tests.docs.test_docs import OUTPUT, ROOT, assert_same_output, each_page, ur
 HOW = ROOT / "docs/tutorial/first-lock.md"
 PASTED = re.compile(r"`python -m asyncio`[^`]*first-lock\.md#run-the-examples\)")
 APPENDED = re.compile(
-    r"parts of `(\w+\.py)`: append them to it\. \[[^]]*\]\([./\w-]*first-lock\.md#run-the-examples\)"
+    r"parts of `(\w+\.py)`: append them to it\.\s\[[^]]*\]\([./\w-]*first-lock\.md#run-the-examples\)"
 )
 
 

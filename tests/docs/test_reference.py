@@ -85,7 +85,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(named) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
 
 
-COMMON = "Options that have no text here are those of `Lock`."
+COMMON = "Options that are not described here are those of `Lock`."
 """The site makes a link of it: `tests.docs.signatures`."""
 OPTIONS = list(inspect.signature(Lock).parameters.values())[2:-1]
 
@@ -198,8 +198,8 @@ def test_the_minimal_acl_is_minimal() -> None:
     assert allowed_commands() == {*COMMANDS, *KEYSPACE}
 
 
-def test_of_all_that_may_be_appended_the_page_says_what_it_gives_away() -> None:
-    rows = re.findall(r"^- `(\+[^`]+)`: .*(?:\n  .*)*gives away", HOW_TO.prose, re.MULTILINE)
+def test_of_all_that_may_be_appended_the_page_says_what_the_risk_is() -> None:
+    rows = re.findall(r"^- `(\+[^`]+)`: .*(?:\n  .*)*The\s+risk:\s", HOW_TO.prose, re.MULTILINE)
     assert {word.removeprefix("+") for row in rows for word in row.split()} == {*OPTIONAL, "scan"}
 
 

@@ -164,10 +164,10 @@ async def test_a_refusal_asks_once_and_the_ttl_stays(kept: KeptScripts) -> None:
     await kept.keep(A)
     await kept.redis.pexpire(kept.lock, 30_000)
     held = await kept.value()
-    assert await kept.asks(B) == [0, -3]
+    assert await kept.asks(B) == [0, -5]
     assert await kept.value() == held.replace(b'"cache":1', b'"cache":4')
     assert await kept.redis.pttl(kept.lock) <= 30_000
-    assert await kept.asks(C) == [0, -3]
+    assert await kept.asks(C) == [0, -5]
     assert await kept.mark() == 4
 
 
@@ -182,9 +182,9 @@ async def test_a_waiter_asks_and_is_seated_in_one_step(kept: KeptScripts) -> Non
 
 async def test_a_brief_waiter_has_the_answer_that_a_try_has(kept: KeptScripts) -> None:
     await kept.keep(A)
-    assert (await kept.asks(B, "we", waits="b"))[1] == -3
+    assert (await kept.asks(B, "we", waits="b"))[1] == -5
     assert await kept.mark() == 4
-    assert (await kept.asks(B, "qwe", waits="b"))[1] == -3
+    assert (await kept.asks(B, "qwe", waits="b"))[1] == -5
     assert await kept.renew_kept(A) == 2
     assert (await kept.asks(B, "qwe", waits="b"))[1] > 0
 
@@ -339,7 +339,7 @@ async def test_a_reentrant_lock_asks(kept: KeptScripts) -> None:
     keys = [kept.lock, kept.fence, kept.queue, kept.key("nest")]
     await kept.keep(A)
     await kept.redis.pexpire(kept.lock, 30_000)
-    assert (await kept.run(kept.words("nested", keys, B + C, MINUTE, HOUR, WHO, "")))[:2] == [0, -3]
+    assert (await kept.run(kept.words("nested", keys, B + C, MINUTE, HOUR, WHO, "")))[:2] == [0, -5]
     assert await kept.mark() == 4
     assert await kept.redis.pttl(kept.lock) <= 30_000
     await kept.renew_kept(A)
@@ -354,7 +354,7 @@ async def test_a_reentrant_lock_asks(kept: KeptScripts) -> None:
 async def test_several_locks_ask_each(kept: KeptScripts) -> None:
     keys = [kept.lock, kept.fence, kept.queue]
     await kept.keep(A)
-    assert (await kept.run(kept.words("several", keys, 1, B, MINUTE, HOUR, WHO, "")))[:2] == [0, -3]
+    assert (await kept.run(kept.words("several", keys, 1, B, MINUTE, HOUR, WHO, "")))[:2] == [0, -5]
     assert await kept.mark() == 4
     await kept.renew_kept(A)
     assert (await kept.run(kept.words("several", keys, 1, B, MINUTE, HOUR, WHO, "")))[1] > 0
@@ -422,7 +422,7 @@ MUTATIONS = [
     ("multi_acquire", "if before and before ~= bell then answers = false end", ""),
     ("multi_acquire", "for i = 1, answers and n or 0 do", "for i = 1, 0 do"),
     ("reentrant_acquire", "if not before or before == bell then reply[2]", "if true then reply[2]"),
-    ("reentrant_acquire", "if not before or before == bell then reply[2] = -3 end", ""),
+    ("reentrant_acquire", "if not before or before == bell then reply[2] = -5 end", ""),
     ("shared/recall", ", 'KEEPTTL'", ""),
     ("shared/recall", "and '4' or '2'", "and '2' or '2'"),
     ("shared/recall", "return mark and mark ~= '3'", "return mark"),

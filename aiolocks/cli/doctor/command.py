@@ -56,7 +56,7 @@ _LEFT: Final = 24
     type=click.Choice(["auto", "tracking", "keyspace", "poll"]),
     default="auto",
     show_default=True,
-    help="How the sessions of your program are woken.",
+    help="The wakeup= of the sessions of your program.",
 )
 @json_option
 @prefix_option

@@ -51,7 +51,7 @@ json_option: Callable[[Any], Any] = click.option(
 kind_option: Callable[[Any], Any] = click.option(
     "--kind",
     metavar="KIND",
-    help="Only that kind: lock, fairlock, semaphore, rwlock …  [default: every kind]",
+    help="Only this kind: lock, fairlock, semaphore, rwlock …  [default: every kind]",
 )
 
 
@@ -139,7 +139,7 @@ def release(*, name: str, force: bool, kind: str | None, as_document: bool, pref
 @click.argument("pattern", default="*")
 @click.option(
     "--interval", type=float, default=1, show_default=True, metavar="S",
-    help="Seconds between two looks.",
+    help="Seconds between two samples.",
 )  # fmt: skip
 @prefix_option
 @redis_option()

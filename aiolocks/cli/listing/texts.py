@@ -13,10 +13,11 @@ _LAST: Final = """
 LS: Final = f"""
 List what is held, by whom, for how long, and how many wait for it.
 
-PATTERN is of names, as in a shell: *, ? and […]. Without one, everything is listed. Each line is one
-holder; a lock with several holders has several lines. HOLDER is a short name of one possession, HELD says for
-how long it has lasted, LEFT for how long it would if its holder died now. A ! says what is wrong with what
-stands there. Without --prefix, a line on stderr says if there are names under other prefixes.
+PATTERN is a pattern of names, as in a shell: *, ? and […]. Without it, all names are listed. Each line is one
+holder; a lock with several holders has several lines. HOLDER is a short id of the lease, HELD is how long it
+has been held, and LEFT is how long it would last if its holder died now. After a !, the line says what is
+wrong with the keys of the name. Without --prefix, a line on stderr says if there are names under other
+prefixes.
 
 \b
   aiolocks ls
@@ -28,10 +29,10 @@ Exit status:
     0  done, also if nothing is held{_LAST}"""
 
 PREFIXES: Final = f"""
-List the prefixes under which somebody may hold or wait, and of how many names.
+List the prefixes that are in use, and how many names each has.
 
-Locks of different prefixes do not know of each other: a program chooses one with Session(redis, prefix=...).
-The other commands look at one of them: --prefix, or the variable AIOLOCKS_PREFIX.
+Locks with different prefixes do not exclude each other. A program chooses its prefix with Session(redis,
+prefix=...). The other commands read one prefix: --prefix, or the variable AIOLOCKS_PREFIX.
 
 \b
   aiolocks prefixes
@@ -45,9 +46,9 @@ SHOW: Final = f"""
 Show who holds the lock NAME, in full: host, process, task, fencing token, and the metadata of the program;
 and the processes that wait for it.
 
-Locks of different kinds may have the same name; all of them are shown. Of a schedule it shows the next tick
-and the last run, also between two runs (`aiolocks schedule` lists more of them); of a leadership also the
-last leaders.
+Locks of different kinds may have the same name; all of them are shown. For a schedule, it shows the next tick
+and the last run, also between two runs (`aiolocks schedule` lists more runs); for a leadership, also the last
+leaders.
 
 \b
   aiolocks show nightly-backup
@@ -61,10 +62,10 @@ Exit status:
 SCHEDULE: Final = f"""
 Show when the next tick of the schedule NAME is claimed, and its last runs, the latest first.
 
-DUE is in the time zone of this machine. LATE says how long after that the run began, TOOK how long it lasted
-or lasts, RUN which run of the tick it was (2 after one that was lost, with redo=). OUTCOME is done, failed,
-timeout, stopped, lost, skipped or running. While a change of its times is rolled out, a schedule has two next
-ticks.
+DUE is in the time zone of this machine. LATE is how long after DUE the run began, TOOK is how long it took,
+and RUN is the number of the run for this tick (with redo=, 2 after a run that was lost). OUTCOME is done,
+failed, timeout, stopped, lost, skipped or running. While a change of its times is rolled out, a schedule has
+two next ticks.
 
 \b
   aiolocks schedule nightly
@@ -79,16 +80,16 @@ Exit status:
 RELEASE: Final = """
 Free the lock NAME from its holder, and wake the next waiter.
 
-Its holder is told at once, within some milliseconds, where its session hears of changes; otherwise it learns
-of it when it next renews its lease, after a third of its ttl at the latest. Until then it goes on, beside the
-next holder. So look first who it is, and whether it is really dead or hung: the lock of a process that has
-died is free after its ttl anyway.
+Its holder learns of it within milliseconds if the server sends pushes to its session. Otherwise it learns of
+it at its next renewal, after at most a third of its ttl. Until then it goes on, at the same time as the next
+holder. So first check who the holder is, and whether it really hangs: the lock of a process that has died is
+free after its ttl in any case.
 
 \b
   aiolocks release nightly-backup
   aiolocks release nightly-backup --force
 
-The first says who would lose it, and frees nothing.
+The first command says who would lose the lock, and frees nothing.
 
 \b
 Exit status:
@@ -100,11 +101,12 @@ Exit status:
 """
 
 DEADLOCKS: Final = f"""
-List deadlocks: tasks of any processes that wait for each other, each for a lock that another one holds.
+List deadlocks: tasks of all processes that wait for each other, each for a lock that another task holds.
 
-They are looked for among tasks that have waited for about half a second while they hold a lock. Each is found
-twice before it is listed, so this may take 2 s. Each line is one task, with what it waits for and what it
-holds. `aiolocks release NAME --force` ends one: its holder goes on without the lock, so look first who it is.
+The search covers tasks that have waited for about half a second while they hold a lock. Each deadlock is
+found twice before it is listed, so the command may take 2 s. Each line is one task, with the lock that it
+waits for and the locks that it holds. `aiolocks release NAME --force` ends a deadlock: the holder then loses
+its lock, so first check who it is.
 
 \b
   aiolocks deadlocks
@@ -119,9 +121,9 @@ WATCH: Final = f"""
 Write a line of JSON for each hold and each wait that begins or ends, for a log, until a signal ends it.
 
 Its `event` is `hold`, `hold ended`, `wait` (with `held_by`) or `wait ended`. The first line has `begun`;
-`away` and `back` tell of the server. The first look tells of all that is held. The lines come from looks, one
-each --interval: a hold that is shorter may not be seen, and the seconds of an end are those of the last look.
-Of very many names, some are read at each look, as by `aiolocks top`.
+`away` and `back` are about the server. The command takes a sample every --interval. The first sample writes
+all present holds. A shorter hold may be missed, and the seconds at an end are those of the last sample. If
+there are very many names, each sample reads only some of them, as with `aiolocks top`.
 
 \b
   aiolocks watch >>/var/log/locks.jsonl
@@ -131,16 +133,16 @@ Of very many names, some are read at each look, as by `aiolocks top`.
 Exit status:{_LAST}"""
 
 TOP: Final = f"""
-Watch who holds what, as `aiolocks ls` lists it: what most wait for comes first, then what has been held for
-longest.
+Watch who holds what, in the form of `aiolocks ls`: first the locks with the most waiters, then the locks that
+have been held for longest.
 
 Keys: s sorts by waiters, by how long a lock has been held, by the time that is left, or by name; / takes a
 part of a name, Return shows the names with it, Esc shows all again; w shows the waiters, and the holders for
 which they wait; arrows, PgUp, PgDn, Home and End scroll; q or Ctrl-C leaves.
 
-Of very many names, only those on the screen and those with waiters are read at each look, and the others in
-turn: a line says so. If the server goes away, it says so and tries again. Where stdout is no terminal, it
-prints the table once.
+If there are very many names, each sample reads only those on the screen and those with waiters, and the
+others in turn: a line says so. If the server goes away, a line says so, and the command tries again. If
+stdout is no terminal, it prints the table once.
 
 \b
   aiolocks top

@@ -29,7 +29,7 @@ _LONGEST: Final = 3_600.0
 @click.argument("pattern", default="*")
 @click.option(
     "--interval", type=click.FloatRange(_SHORTEST, _LONGEST), default=1, show_default=True, metavar="S",
-    help="Seconds between two looks.",
+    help="Seconds between two samples.",
 )  # fmt: skip
 @prefix_option
 @redis_option()

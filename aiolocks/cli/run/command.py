@@ -18,36 +18,38 @@ if TYPE_CHECKING:
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
 
-Waits until the lock is free, or for as long as --wait says, and names its holder after a second. The lock is
-renewed for as long as COMMAND runs. It is free again when COMMAND has ended, or one ttl after this process or
-its machine died. COMMAND finds the fencing token in AIOLOCKS_FENCING_TOKEN: a number that is larger for each
-later holder, so that a store can refuse late writes.
+Waits for the lock, at most for --wait, and names its holder after a second. The lock is renewed as long as
+COMMAND runs. It is free again when COMMAND has ended, or one ttl after this process or its machine died.
+COMMAND finds the fencing token in AIOLOCKS_FENCING_TOKEN: a number that is larger for each later holder, so
+that a store can refuse late writes.
 
 With --at-least the lock stays taken for that long after it was acquired, even if COMMAND has ended before,
 whatever its exit status. So a command that several machines start at about the same time runs once.
 
-With --steal the lock is taken from its holder, before all who wait for it. The holder's COMMAND gets TERM as
-soon as its aiolocks learns of that, and until it has ended, both run.
+With --steal the lock is taken from its holder, before all waiters. The holder's COMMAND gets TERM as soon as
+its aiolocks learns of the loss. Until it has ended, both commands run.
 
-With --every or --cron, COMMAND is run for a tick of the schedule NAME, and not under a lock: for a line that
-stands in the crontab of many machines. Of all that come for the same tick, by clocks that differ by less than
-half of the gap between two ticks (and by less than a minute), one runs it; the others end at once, with 0.
+With --every or --cron, COMMAND is run for a tick of the schedule NAME, and not under a lock. Use this in the
+crontab of many machines. One machine runs COMMAND for each tick; on the others, aiolocks ends at once, with
+0. The clocks of the machines may be wrong by less than half of the time between two ticks, and by less than a
+minute.
 
 \b
   aiolocks run nightly-backup -- ./backup.sh --full
-  aiolocks run nightly-backup --wait 0 -- ./backup.sh || echo "somebody else does it"
+  aiolocks run nightly-backup --wait 0 -- ./backup.sh || echo "another machine does it"
   aiolocks run nightly-backup --at-least 60 --ttl 60 --wait 0 -- ./backup.sh
   aiolocks run nightly-backup --cron '17 3 * * *' --tz Europe/Berlin -- ./backup.sh
 
-COMMAND is a process group of its own: what it starts belongs to it. Signals are passed on to all of it (USR1,
-USR2 and ALRM to its first process alone). If the lock is lost, because Redis stayed away or somebody removed
-the lock, all of it gets TERM and, --kill-after seconds later, KILL; in between, somebody else may hold the
-lock already. With --grace it gets TERM that long before the lock ends, and KILL right before that.
+COMMAND is a separate process group, with all processes that it starts. Signals are passed on to all its
+processes (USR1, USR2 and ALRM only to the first one). If the lock is lost, because Redis stayed away or its
+key was removed, all its processes get TERM and, --kill-after seconds later, KILL. During this time another
+process may already hold the lock. With --grace they get TERM that long before the lock ends, and KILL right
+before its end.
 
-The lock is held until COMMAND has ended. If it ends by itself, what it has left in the background goes on
-without the lock; if a signal ends it, what is left gets KILL after --kill-after seconds. A process that
-leaves the group, such as a daemon or one under `setsid`, is not ended. A KILL for aiolocks itself cannot be
-passed on: then all of COMMAND goes on, and the lock ends after its ttl.
+The lock is held until COMMAND has ended. If COMMAND ends by itself, its background processes go on without
+the lock; if a signal ends it, its other processes get KILL after --kill-after seconds. A process that leaves
+the group, such as a daemon or a process under `setsid`, is not ended. If aiolocks itself gets KILL, all
+processes of COMMAND go on, and the lock ends after its ttl.
 
 \b
 Exit status: that of COMMAND (128 + n if it died of signal n), or
@@ -74,11 +76,11 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 )  # fmt: skip
 @click.option(
     "--at-least", type=click.FloatRange(min=0), default=0, show_default=True, metavar="S",
-    help="Seconds for which nobody else gets the lock, even if COMMAND ends sooner; --ttl at the most.",
+    help="Seconds for which the name stays taken, even if COMMAND ends sooner; at most --ttl.",
 )  # fmt: skip
 @click.option(
     "--fair", is_flag=True,
-    help="In the order of asking, over all machines: a FairLock, which knows nothing of a Lock of that name.",
+    help="Wait in the order of asking, over all machines: a FairLock, which does not exclude a Lock.",
 )  # fmt: skip
 @click.option(
     "--steal", is_flag=True,
@@ -86,7 +88,7 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 )  # fmt: skip
 @click.option(
     "--kill-after", type=click.FloatRange(min=0), default=5, show_default=True, metavar="S",
-    help="Seconds between TERM and KILL when the lock was lost; also for what a signal has left of COMMAND.",
+    help="Seconds between TERM and KILL after the lock was lost, or after a signal has ended COMMAND.",
 )  # fmt: skip
 @click.option(
     "--grace", type=click.FloatRange(min=0), default=0, show_default=True, metavar="S",

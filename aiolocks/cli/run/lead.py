@@ -13,11 +13,11 @@ from ..server import prefix_option, redis_option
 from .dashes import BehindDashes, behind_dashes
 
 _HELP = """
-Run COMMAND while this process leads: of all that lead NAME, one at a time.
+Run COMMAND while this process leads. Of all candidates for NAME, one leads at a time.
 
 Waits for its turn, first come, first served, and names the leader after a second. When this process is
 elected, COMMAND runs. When COMMAND ends by itself, this process ends with its exit status, and the next
-candidate is elected. When the lead is lost, because Redis stayed away or somebody removed it, COMMAND is
+candidate is elected. When the lead is lost, because Redis stayed away or its key was removed, COMMAND is
 ended, and this process waits for its turn again. COMMAND finds the fencing token of its term in
 AIOLOCKS_FENCING_TOKEN.
 
@@ -26,14 +26,14 @@ AIOLOCKS_FENCING_TOKEN.
   aiolocks lead scheduler --ttl 5 --grace 1 --value http://10.0.0.7 -- ./scheduler.sh
   aiolocks show scheduler
 
-COMMAND is a process group of its own: what it starts belongs to it. Signals are passed on to all of it (USR1,
-USR2 and ALRM to its first process alone). If Redis stays away, all of it gets TERM --grace seconds before
-another process can be elected, and KILL right before that.
+COMMAND is a separate process group, with all processes that it starts. Signals are passed on to all its
+processes (USR1, USR2 and ALRM only to the first one). If Redis stays away, all its processes get TERM --grace
+seconds before another process can be elected, and KILL right before that.
 
-This process leads until COMMAND has ended. If it ends by itself, what it has left in the background goes on;
-if a signal ends it, what is left gets KILL after --grace seconds. A process that leaves the group, such as a
-daemon or one under `setsid`, is not ended. A KILL for aiolocks itself cannot be passed on: then all of
-COMMAND goes on, and the lead ends after its ttl.
+This process leads until COMMAND has ended. If COMMAND ends by itself, its background processes go on; if a
+signal ends it, its other processes get KILL after --grace seconds. A process that leaves the group, such as a
+daemon or a process under `setsid`, is not ended. If aiolocks itself gets KILL, all processes of COMMAND go
+on, and the lead ends after its ttl.
 
 \b
 Exit status: that of COMMAND (128 + n if it died of signal n), or
@@ -56,7 +56,9 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
     help="Seconds that COMMAND has to end when Redis stays away; half of --ttl at the most. Without it 2, or "
     "a fifth of a ttl below 10.",
 )  # fmt: skip
-@click.option("--value", metavar="TEXT", help="What this process publishes while it leads, as its address.")
+@click.option(
+    "--value", metavar="TEXT", help="A text to publish while this process leads, such as its address."
+)
 @click.option("--quiet", is_flag=True, help="Do not name the leader while waiting.")
 @prefix_option
 @redis_option()

@@ -38,12 +38,12 @@ Exit status:
 
 
 @click.command(help=_HELP, short_help="Serve a page that shows who holds what.")
-@click.option("--host", default=_HOST, show_default=True, metavar="ADDRESS", help="Where it listens.")
+@click.option("--host", default=_HOST, show_default=True, metavar="ADDRESS", help="The address to listen at.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True,
-    help="Where it listens; 0 for any port that is free.",
+    help="The port to listen at; 0 for any free port.",
 )  # fmt: skip
-@click.option("--allow-release", is_flag=True, help="Locks can be freed from the page, after a question.")
+@click.option("--allow-release", is_flag=True, help="Let the page free locks, after a question.")
 @prefix_option
 @redis_option()
 def ui(*, host: str, port: int, allow_release: bool, prefix: str, url: str) -> None:

@@ -50,6 +50,6 @@ def app(
         for open connections when it shuts down.
 
     Raises:
-        TypeError: An argument is not as it should be.
+        TypeError: An argument is wrong.
     """
     return Dashboard(session, allow_release, hosts)

@@ -94,7 +94,7 @@ class IdempotencyMiddleware:
             Default: None.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
 
     __slots__ = ("_protected",)

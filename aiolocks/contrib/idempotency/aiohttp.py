@@ -54,7 +54,7 @@ def idempotency_middleware(
         **options: As those of `IdempotencyMiddleware`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
     check_scope(scope)
     source = None if client is None else source_of(client)

@@ -64,7 +64,7 @@ def idempotent_route(
         **options: As those of `IdempotencyMiddleware`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be.
+        TypeError, ValueError: An argument is wrong.
     """
     check_scope(scope)
     policy = Policy.of(options)

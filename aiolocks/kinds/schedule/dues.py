@@ -97,7 +97,7 @@ class Cron:
         tz: The time zone, by its name or as a `tzinfo`.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be, or no date fits the expression.
+        TypeError, ValueError: An argument is wrong, or no date fits the expression.
         ConfigurationError: The library is not installed.
     """
 

@@ -46,29 +46,30 @@ class Schedule(AsyncOnly):
         ...
     ```
 
-    A process claims a *tick*, by the time at which it is due, and not the name of the schedule. The server
-    grants the claim if no newer tick is claimed and the tick is due by the server's clock. The register of
-    claims outlasts the run, so a short run does not give room to a second one; and the clock of a process
-    does not count, however wrong it is. The run is a lease: it is renewed while the job runs, has a fencing
-    token, and the job is cancelled when it is lost.
+    A process claims a *tick*, which is one due time of the schedule. The server grants the claim if no newer
+    tick is claimed and the tick is due by the server's clock. The register of claims is kept after the run,
+    so a short run cannot be followed by a second run of the same tick. The clock of a process does not
+    matter, however wrong it is. The run is a lease: it is renewed while the job runs, has a fencing token,
+    and the job is cancelled when it is lost.
 
-    After a loss of the register (a server that lost its data), a tick is run only by a process that has seen
-    the tick before it claimed, within a second: at worst a tick is left out. A server that fails over to a
-    replica without the last claim can grant a tick twice; a store that compares `tick.fencing_token` is safe.
+    If the server lost its data, and the register with them, a tick is run only by a process that has seen the
+    claim of the tick before, and only within a second: at worst a tick is not run. A server that fails over
+    to a replica without the last claim can grant a tick twice; a store that compares `tick.fencing_token` is
+    safe.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
-        name: Any non-empty str of at most 1 KiB in UTF-8. All processes give a name the same arguments, but
-            for the time of a rolling update. With another `cron`, `tz` or `every`, it begins as a new
-            schedule does, beside the former one.
+        name: Any non-empty str of at most 1 KiB in UTF-8. All processes give a name the same arguments,
+            except during a rolling update. With another `cron`, `tz` or `every`, it begins like a new
+            schedule; the old times count as long as a process has them.
         cron: A cron expression of five fields, or of six with seconds in front. Needs `aiolocks[schedule]`. A
             local time that daylight saving skips is due once, at the end of the gap; one that it repeats is
             due the first time. Where the hour is `*`, each hour that passes has its run.
         every: Seconds between two ticks, 50 ms to ten years, counted from the beginning of 1970 in UTC:
             `every=3600` is due on the hour. Either this or `cron`.
         tz: The time zone of `cron`, by its name or as a `tzinfo`, and of `tick.due`.
-        overlap: The treatment of a tick while the run of another one goes on: `"skip"` leaves it out;
-            `"queue"` runs it when the other run has ended; `"allow"` runs it beside.
+        overlap: The treatment of a tick while the run of another one goes on: `"skip"` does not run it;
+            `"queue"` runs it when the other run has ended; `"allow"` runs it at once.
         misfire: The treatment of ticks that no process claimed in time, because none was there: `"latest"`
             runs the last of them, however late; `"skip"` none that is later than half a gap or 60 s,
             whichever is less; `"all"` each of them, in order. It also says which of several queued ticks run.
@@ -80,12 +81,12 @@ class Schedule(AsyncOnly):
             process takes over: that is `ttl`.
         jitter: Seconds over which starts are spread: each tick is put off by up to this time, and at most by
             half of its gap, the same in all processes. For many schedules that are due at the same time.
-        ttl: Seconds after which a run counts as lost when its process has died; renewed each third of it. It
-            neither limits a run nor keeps anything back after it.
-        metadata: JSON values that stand beside each run, readable by everybody who can read the keys.
+        ttl: Seconds after which a run counts as lost when its process has died. The run is renewed after each
+            third of it. It does not limit how long a run may take.
+        metadata: JSON values kept with each run, readable by everybody who can read the keys.
 
     Raises:
-        TypeError, ValueError: An argument is not as it should be; before any I/O.
+        TypeError, ValueError: An argument is wrong; before any I/O.
         ConfigurationError: `cron` was given, and its library is not installed.
     """
 
@@ -235,13 +236,13 @@ class Schedule(AsyncOnly):
     def guard(
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> Callable[P, Coroutine[Any, Any, R | None]]:
-        """Decorates a coroutine function that another scheduler calls in every process: one of them runs it.
+        """Decorates a coroutine function that another scheduler calls in every process: one process runs it.
 
-        A call means the tick that is nearest, by a clock that differs from the server's by less than half of
-        the gap and less than a minute: it waits for one that is about to be due, and claims it. Of all calls
-        for one tick, the first runs the function, and the others return None at once; with `redo`, a call
-        after a run that was lost or stopped runs it again. `misfire` and `jitter` do not count here: the
-        other scheduler says when to call.
+        Each call claims the nearest tick, and waits first if this tick is due soon. The clock of the process
+        may differ from the server's by less than half of the time between two ticks, and by less than a
+        minute. The first call for a tick runs the function, and the others return None at once. With `redo`,
+        a call after a run that was lost or stopped runs it again. `misfire` and `jitter` have no effect: the
+        other scheduler decides when to call.
 
         Raises:
             TypeError: It is not a coroutine function. From a call, besides what the function raises:
@@ -282,7 +283,7 @@ class Schedule(AsyncOnly):
             limit: How many at most, 1 to 100.
 
         Raises:
-            TypeError, ValueError: The limit is not as it should be.
+            TypeError, ValueError: The limit is wrong.
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
             SessionClosedError: The session is closed.
         """
