@@ -255,7 +255,11 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         return found
 
     def _bind(self) -> Binding[ReentrantLease]:
-        return super(ReentrantLock, self._of_owner())._bind()
+        binding = super(ReentrantLock, self._of_owner())._bind()
+        # In a queue of its own, it meets no lease of the name that its session keeps.
+        if self._apart and (keep := binding.engine.kept).live:
+            keep.pass_by((self._name,))
+        return binding
 
     def _rename(self, names: tuple[str, ...]) -> None:
         super()._rename(names)

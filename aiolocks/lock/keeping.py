@@ -68,7 +68,7 @@ class KeptBinding(Binding[LeaseT]):
 
     async def _asked(self, blocking_timeout: float | None, *, once: bool) -> Attempt | FirstAsk | Waiter:
         """Asks the server, or waits for what a task of this session lets go of: the acquire, ended."""
-        claim = self._kept_claim(once=once) or self._claim(self.engine.token(), 0)
+        claim = self._kept_claim() or self._claim(self.engine.token(), 0)
         acquisition: Attempt | FirstAsk | Waiter
         if not once and self.gate.idle:
             acquisition = FirstAsk(self, claim, blocking_timeout)
@@ -88,7 +88,7 @@ class KeptBinding(Binding[LeaseT]):
             return await self._answer_of_owner(claim)
         return acquisition
 
-    def _kept_claim(self, *, once: bool) -> Claim | None:
+    def _kept_claim(self) -> Claim | None:
         """A claim that may begin a tenure, where that pays; None: a claim like any other.
 
         It does for a name that is used again within `cache` seconds, and was not recalled too often. A name
@@ -101,7 +101,7 @@ class KeptBinding(Binding[LeaseT]):
             or now < habit.not_before
             or engine.kept.closed
             or gate.kept is not None
-            or not (once or gate.idle)
+            or not gate.idle
         ):
             return None
         if not engine.hears or engine.way != "tracking":

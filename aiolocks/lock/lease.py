@@ -492,6 +492,9 @@ class Changes:
         possession.ensure_here()
         possession.ensure_held()
         await self._ask(possession.claim.annotate(fields), until=possession.term.deadline)
+        if possession.watch is not None and possession.engine.hears:
+            # The server forgets whom it tells of a key when that session writes it, and says nothing.
+            possession.watch.ask(possession, changed=False)
         possession.ensure_held()
 
     async def _ask(
@@ -632,6 +635,11 @@ class Possession:
     @property
     def granted_us(self) -> int:
         """The server's time of the grant, microseconds, unless its clock was set back since then."""
+        return self.fencing_token
+
+    @property
+    def number_in_key(self) -> int:
+        """The fencing token by which the server knows it."""
         return self.fencing_token
 
     def remaining(self) -> float:
@@ -812,7 +820,7 @@ class Possession:
         """Whether the holder of that lease has taken it by force, and so it is lost."""
         from .stealing import reason_of  # noqa: PLC0415 - of few losses, and an import takes its time
 
-        lost = reason_of(lease, self.fencing_token)
+        lost = reason_of(lease, self.number_in_key)
         if lost is None:
             return False
         self.lose(*lost)

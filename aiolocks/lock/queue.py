@@ -520,8 +520,14 @@ class Gate:
         assert self._head is None, "while it asks there is no head"
         self.asking = None
         self._head = waiter
+        self._pass_by(waiter.claim)
         if self.answered_at < since:  # a single try may have been answered in the meantime
             self.silent_since = since
+
+    def _pass_by(self, claim: Claim) -> None:
+        """It asks, or has asked, beside a single try that may begin a tenure: that is told."""
+        if self.kept is not None and self.kept.claim is not claim:
+            self.kept.pass_by()
 
     # -- those who wait in general
 
@@ -530,6 +536,7 @@ class Gate:
             self.asking.become_waiter()
         if self._head is None and not self.here.closed:
             assert not self._queue, "a waiter is queued, and nobody asks"
+            self._pass_by(acquisition.claim)
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
         elif acquisition.claim.nests and self.here.are_of(acquisition.claim.owner):

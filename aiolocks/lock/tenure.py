@@ -612,6 +612,10 @@ class CachedPossession(NotedPossession):
         since = self.granted_at - self.tenure.granted_at
         return self.tenure.claim.first + round(since * 1e6)
 
+    @property
+    def number_in_key(self) -> int:
+        return cast("KeptClaim", self.claim).first
+
     async def let_go(self, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
         if self.end is None and self._releasing is None and self.tenure.keep(self):
             return None

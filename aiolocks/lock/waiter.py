@@ -523,8 +523,9 @@ class Attempt(Acquiring):
 
     def start(self) -> None:
         super().start()
-        if self._gate.kept is not None:
-            self._gate.kept.pass_by()
+        kept = self._gate.kept
+        if kept is not None and kept.claim is not self.claim:
+            kept.pass_by()
         self._ask()
 
     def _ask(self) -> None:
@@ -909,7 +910,7 @@ class Waiter(Acquiring):
             self._give_up(fault.error)
 
     def _tell_waiting(self) -> None:
-        if not self._told:
+        if not self._told and not self._brief:
             self._told = True
             self._engine.events.waiting(self.target.kind, self.target.name)
             if self._inside:

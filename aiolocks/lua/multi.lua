@@ -15,7 +15,7 @@
 local n, token, ttl, retention, flags = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[6]
 local bell, queues, MOST_TOLD = KEYS[3 * n + 1], {}, 26  -- two, and three of each of eight locks
 local mine, others, remaining, free, told = 0, 0, nil, {}, {whole(MICROSECONDS), ''}
-local minted, asked = MICROSECONDS, true  -- asked: all who hold one were, and nobody is before this asker
+local minted, asked = MICROSECONDS, true  -- asked: all who hold one were, and have not answered yet
 for i = 1, n do
   queues[i] = KEYS[2 * n + i]
   local held = redis.call('GET', KEYS[i])
@@ -30,12 +30,15 @@ for i = 1, n do
     free[#free + 1] = queues[i]
   end
   others = others + number_in(queues[i])
-  local before = redis.call('ZRANGE', queues[i], 0, 0)[1]
-  asked = asked and (not before or before == bell)
 end
 
 if remaining then
+  -- The answer is worth to be waited for by a single try before which nobody waits.
   local answers = asked and (not has(flags, 'w') or has(flags, 'e'))
+  for i = 1, answers and n or 0 do
+    local before = redis.call('ZRANGE', queues[i], 0, 0)[1]
+    if before and before ~= bell then answers = false end
+  end
   -- A waiter that was woken for one of them and lacks another passes the wakeup on, once; also one that does not know of it.
   local rung = {}
   if has(flags, 'p') or has(flags, 'q') and redis.call('EXISTS', bell) == 0 then

@@ -72,9 +72,10 @@ if nested_first and not is_token(nested_first) then reject_foreign(nest) end
 if held and not held_by(owner_of(token), held) then
   local reply = {0, redis.call('PTTL', lock)}
   if has(flags, 'h') then reply[3] = {whole(MICROSECONDS), '', '', reply[2], held} end
-  local before = others > 0 and redis.call('ZRANGE', queue, 0, 0)[1]
-  local asked = recall(lock, queue, held, flags)
-  if asked and (not before or before == bell) and (not has(flags, 'w') or has(flags, 'e')) then reply[2] = -5 end
+  if recall(lock, queue, held, flags) and (not has(flags, 'w') or has(flags, 'e')) then
+    local before = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not before or before == bell then reply[2] = -5 end
+  end
   reply[#reply + 1] = enqueue_in_each({queue}, bell, flags)
   return reply
 end

@@ -72,6 +72,34 @@ async def test_a_hit_sends_nothing_and_has_a_token_of_its_own(redis: Redis, conn
     assert int(await redis.get(FENCE) or 0) == tokens[-1]
 
 
+async def test_single_tries_are_served_by_what_is_kept(connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        for _ in range(5):
+            lease = await lock.try_acquire()
+            assert lease is not None
+            await lease.release()
+
+        assert idle(session)
+        assert session.statistics().cache_hits == 3
+
+
+@pytest.mark.parametrize("other_way", [False, True])
+async def test_what_asks_beside_a_single_try_ends_the_caching(connect: Connect, *, other_way: bool) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock, 1)
+        tried = asyncio.create_task(lock.try_acquire())
+        await asyncio.sleep(0)
+        beside = asyncio.create_task((Lock(session, "a") if other_way else lock).acquire())
+        await asyncio.sleep(0)
+        beside.cancel()  # the server has refused it, and told nobody of that
+        lease = await tried
+        assert lease is not None
+        await lease.release()
+        assert not idle(session)
+
+
 async def test_a_name_that_is_used_once_is_not_kept(redis: Redis, connect: Connect) -> None:
     async with Session(connect()) as session:
         await kept(Lock(session, "a", cache=5), 1)
@@ -245,9 +273,10 @@ async def test_recalls_that_come_too_soon_end_the_caching_for_a_while(connect: C
         lambda session: Lock(session, "a"),
         lambda session: Lock(session, "a", cache=1, ttl=20),
         lambda session: ReentrantLock(session, "a"),
+        lambda session: ReentrantLock(session, "a", owner="x"),
         lambda session: MultiLock(session, ["a", "b"]),
     ],
-    ids=["plain", "other options", "reentrant", "several"],
+    ids=["plain", "other options", "reentrant", "reentrant of an owner", "several"],
 )
 @pytest.mark.parametrize("once", [True, False])
 async def test_its_own_session_asks_in_another_way(
@@ -258,6 +287,51 @@ async def test_its_own_session_asks_in_another_way(
         lease = await asyncio.wait_for(own(session).try_acquire() if once else own(session).acquire(), SOON)
         assert lease is not None
         await lease.release()
+
+
+@pytest.mark.leaves_keys("aiolocks:lock.stolen:*")
+@pytest.mark.parametrize(
+    "by",
+    [
+        lambda session: Lock(session, "a"),
+        lambda session: ReentrantLock(session, "a"),
+        lambda session: ReentrantLock(session, "a", owner="x"),
+    ],
+    ids=["plain", "reentrant", "reentrant of an owner"],
+)
+async def test_its_own_session_takes_it_by_force(connect: Connect, by: Callable[[Session], Any]) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        async with by(session).acquire(steal=True):
+            assert await lock.try_acquire() is None
+
+
+class Heard:
+    """A listener."""
+
+    def __init__(self) -> None:
+        self.of: list[str] = []
+
+    def on_waiting(self, _: object) -> None:
+        self.of.append("waiting")
+
+    def on_waited(self, event: Any) -> None:
+        self.of.append(event.reason)
+
+
+async def test_a_single_try_is_no_wait(redis: Redis, connect: Connect) -> None:
+    heard = Heard()
+    async with Session(connect(), listeners=[heard]) as other:
+        async with Session(connect()) as session:
+            await kept(Lock(session, "a", cache=5))
+            value = await redis.get(KEY) or b""
+        await redis.set(KEY, value, px=5000)  # of a session that does not answer
+        began = time.monotonic()
+        assert await Lock(other, "a").try_acquire() is None
+        assert time.monotonic() - began > 0.09
+        assert heard.of == []
+        await redis.delete(KEY)
 
 
 async def test_a_try_of_its_own_session_beside_a_holder(connect: Connect) -> None:
@@ -327,6 +401,33 @@ async def test_a_loss_inside_is_known_at_once(
         with pytest.raises(LockLostError):
             async with lock:
                 await lose(redis)
+                await asyncio.sleep(SOON)
+
+
+@pytest.mark.parametrize("cache", [0, 5])
+async def test_a_loss_after_an_annotation_is_known_at_once(
+    redis: Redis, connect: Connect, cache: float
+) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=cache)
+        await kept(lock)
+        with pytest.raises(LockLostError):
+            async with lock as lease:
+                await asyncio.sleep(0.1)  # a plain one listens by now
+                await lease.annotate({"order": 17})
+                await asyncio.sleep(0.1)
+                await deleted(redis)
+                await asyncio.sleep(SOON)
+                pytest.fail("it was not told")
+
+
+async def test_who_has_freed_it_by_force_is_told(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as operator:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        with pytest.raises(LockLostError, match="released by force, by the operator"):
+            async with lock:
+                await operator.force_release("a", by="the operator")
                 await asyncio.sleep(SOON)
 
 

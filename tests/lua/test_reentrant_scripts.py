@@ -707,17 +707,12 @@ FILES = [
     "shared/nest",
 ]
 _KEPT = "of a lock that is kept: see test_kept_scripts.py"
-_ASKED = (
-    "if asked and (not before or before == bell) and (not has(flags, 'w') or has(flags, 'e')) then "
-    "reply[2] = -5 end"
-)
 SPARED = {
     "redis.call('ZREM', nest, '')": "see out of memory above",
     "rank = rank - 1": "without it, it would never end",
     "if not token or token ~= except and is_token(token) then return deadline end": "as above; altered below",
-    "local before = others > 0 and redis.call('ZRANGE', queue, 0, 0)[1]": _KEPT,
-    "local asked = recall(lock, queue, held, flags)": _KEPT,
-    _ASKED: _KEPT,
+    "local before = redis.call('ZRANGE', queue, 0, 0)[1]": _KEPT,
+    "if not before or before == bell then reply[2] = -5 end": _KEPT,
 }
 """Lines that may be left out, each with the reason."""
 MUTATIONS = [
