@@ -494,7 +494,7 @@ class Changes:
         await self._ask(possession.claim.annotate(fields), until=possession.term.deadline)
         if possession.watch is not None and possession.engine.hears:
             # The server forgets whom it tells of a key when that session writes it, and says nothing.
-            possession.watch.ask(possession, changed=False)
+            possession.watch.listen_again(possession)
         possession.ensure_held()
 
     async def _ask(

@@ -179,8 +179,7 @@ class Watch(weakref.ref["Possession"]):
         convoys = self.watchdog.convoys
         if not term.renews:  # it ends by itself, and may be lost before that
             term.ask_at(NEVER)
-            owned = self.claim.owned(watch=self._listens(hears=convoys.hears))
-            self._send(Renewal(possession, self, owned, renews=False))
+            self._ask_owned(possession, hears=convoys.hears)
         elif not (self._changed or term.limited) and convoys.take(possession):
             return NEVER
         else:
@@ -247,6 +246,15 @@ class Watch(weakref.ref["Possession"]):
         self._changed = changed
         possession.term.ask_at(possession.engine.now())
         self.watchdog.watch(possession)
+
+    def listen_again(self, possession: Possession) -> None:
+        """Asks whether it is held, and to be told of changes: without a renewal, which would move its end."""
+        self.drop_renewal()
+        self._ask_owned(possession, hears=True)
+
+    def _ask_owned(self, possession: Possession, *, hears: bool) -> None:
+        owned = self.claim.owned(watch=self._listens(hears=hears))
+        self._send(Renewal(possession, self, owned, renews=False))
 
     def drop_renewal(self) -> None:
         """The answer to the request under way does not count any more."""

@@ -614,7 +614,7 @@ class CachedPossession(NotedPossession):
 
     @property
     def number_in_key(self) -> int:
-        return cast("KeptClaim", self.claim).first
+        return self.tenure.claim.first
 
     async def let_go(self, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
         if self.end is None and self._releasing is None and self.tenure.keep(self):
