@@ -721,7 +721,8 @@ class Combining:
             try:
                 put = await self._put(piece)
             except BaseException as error:
-                told = error if isinstance(error, Exception) else SessionClosedError("the session has ended")
+                closed = SessionClosedError("the session was closed while waiting")
+                told = error if isinstance(error, Exception) else closed
                 for item in piece:
                     item.fail(told)
                 if isinstance(error, SessionClosedError) or not isinstance(error, LockError):

@@ -129,7 +129,7 @@ class Combined:
             "x",
             ttl=ttl,
             window=self._window,
-            within=self._within,
+            within=self._within if self._window else None,
             most=self._most,
             most_waiting=self._most_waiting,
             retry=self._retry,
