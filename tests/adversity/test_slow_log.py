@@ -34,7 +34,7 @@ from tests.support.servers import found
 pytestmark = [
     pytest.mark.whole,  # beside six others, each request takes twice as long
     pytest.mark.timeout(120),
-    pytest.mark.flaky(reruns=4),  # on a machine that others use as well, for longer than the runs of one try
+    pytest.mark.flaky(reruns=9),  # on a machine that others use as well, for longer than the runs of one try
 ]
 
 LONGEST = 1000
