@@ -43,7 +43,7 @@ RUNS = 15
 """The server's process may be stopped at any time, on a machine that does something else as well: of so many
 runs, for each sort of request the one counts in which the longest of the sort was the shortest. One is enough
 on an idle machine, and on a busy one no sort is held up in each of them."""
-NAMES = 100
+NAMES = 50
 """In one `MultiLock`: each takes 3 to 6 µs in a request."""
 
 
