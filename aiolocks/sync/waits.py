@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Never, ParamSpec, TypeVar, final
+from typing import Any, Generic, Never, ParamSpec, Protocol, TypeVar, final
 
 from .. import Session as AsyncSession
 from ..kinds.combiner import Batch, Left
@@ -22,33 +22,53 @@ from .misuse import SyncOnly
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
+N = TypeVar("N", bound="_Named")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+class _Described(SyncOnly, Generic[N]):
+    """What stands for one of coroutines, which is made anew for each use: its session may be another one."""
+
+    _elsewhere = "make one there, with the same arguments"
+
+    __slots__ = ("_link", "_make")
+
+    def __init__(self, link: Link, make: Callable[[AsyncSession], N]) -> None:
+        make(link.session())  # checks the arguments
+        self._link = link
+        self._make = make
+
+    @property
+    def name(self) -> str:
+        """Its name; of a combiner, with its fields."""
+        return self._here.name
+
+    @property
+    def _here(self) -> N:
+        return self._make(self._link.session())
+
+    def __repr__(self) -> str:
+        return f"<sync {repr(self._here)[1:]}"
 
 
 @final
-class RateLimit(SyncOnly):
+class RateLimit(_Described[AsyncRateLimit]):
     """So many requests in so many seconds, as `aiolocks.RateLimit`; made by `Session.ratelimit()`.
 
     As a context manager and a decorator it waits for its turn.
     """
 
-    _elsewhere = "make one there, with the same arguments"
-
-    __slots__ = ("_link", "_make", "_name")
+    __slots__ = ("_named",)
 
     def __init__(self, link: Link, make: Callable[[AsyncSession, str], AsyncRateLimit], name: str) -> None:
-        make(link.session(), name)  # checks the arguments
-        self._link = link
-        self._make = make
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        """Name of the limit."""
-        return self._name
-
-    def _ask(self, ask: Callable[[AsyncRateLimit], Awaitable[T]]) -> T:
-        return self._link.ask(lambda: ask(self._make(self._link.session(), self._name)))
+        super().__init__(link, lambda session: make(session, name))
+        self._named = make
 
     def acquire(
         self, n: int = 1, *, blocking_timeout: Seconds | None = None, **unknown: Never
@@ -58,16 +78,16 @@ class RateLimit(SyncOnly):
         An exception that interrupts the wait gives the moment back, where nobody stands behind it.
         """
         reject_unknown("acquire()", unknown)
-        return self._ask(lambda limit: limit.acquire(n, blocking_timeout=blocking_timeout))
+        return self._link.ask(lambda: self._here.acquire(n, blocking_timeout=blocking_timeout))
 
     def try_acquire(self, n: int = 1, **unknown: Never) -> RateDecision:
         """Takes n requests at once or not at all, as `aiolocks.RateLimit.try_acquire` does."""
         reject_unknown("try_acquire()", unknown)
-        return self._ask(lambda limit: limit.try_acquire(n))
+        return self._link.ask(lambda: self._here.try_acquire(n))
 
     def peek(self) -> RateDecision:
         """Whether one request would be admitted now; takes nothing."""
-        return self._ask(lambda limit: limit.peek())
+        return self._link.ask(lambda: self._here.peek())  # noqa: PLW0108 - it is made in the thread of the loop
 
     def __enter__(self) -> RateDecision:
         return self.acquire()
@@ -86,44 +106,25 @@ class RateLimit(SyncOnly):
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"this decorates a plain function; for {function!r} take aiolocks.RateLimit")
-        names = names_of_calls((self._name,), function)
+        names = names_of_calls((self.name,), function)
 
         @functools.wraps(function)
         def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-            limit = self if names is None else RateLimit(self._link, self._make, names.of(args, kwargs)[0])
+            limit = self if names is None else RateLimit(self._link, self._named, names.of(args, kwargs)[0])
             limit.acquire()
             return function(*args, **kwargs)
 
         return limited
 
-    def __repr__(self) -> str:
-        return f"<sync {repr(self._make(self._link.session(), self._name))[1:]}"
-
 
 @final
-class Latch(SyncOnly):
+class Latch(_Described[AsyncLatch]):
     """So many steps, after which all who wait go on, as `aiolocks.Latch`; made by `Session.latch()`.
 
     As a context manager it waits until it is open.
     """
 
-    _elsewhere = "make one there, with the same arguments"
-
-    __slots__ = ("_link", "_make")
-
-    def __init__(self, link: Link, make: Callable[[AsyncSession], AsyncLatch]) -> None:
-        make(link.session())  # checks the arguments
-        self._link = link
-        self._make = make
-
-    @property
-    def name(self) -> str:
-        """Name of the latch."""
-        return self._here.name
-
-    @property
-    def _here(self) -> AsyncLatch:
-        return self._make(self._link.session())
+    __slots__ = ()
 
     def count_down(self, n: int = 1, **unknown: Never) -> int:
         """Counts n steps, as `aiolocks.Latch.count_down` does: what is left."""
@@ -148,12 +149,9 @@ class Latch(SyncOnly):
     ) -> None:
         """Does nothing."""
 
-    def __repr__(self) -> str:
-        return f"<sync {repr(self._here)[1:]}"
-
 
 @final
-class Combiner(SyncOnly):
+class Combiner(_Described[AsyncCombiner]):
     """Work that callers leave, as `aiolocks.Combiner`; made by `Session.combiner()`.
 
     The function that runs a batch is a plain one, and runs in a worker thread. A loss cannot cancel a thread:
@@ -161,23 +159,7 @@ class Combiner(SyncOnly):
     `batch.fencing_token` in the store.
     """
 
-    _elsewhere = "make one there, with the same arguments"
-
-    __slots__ = ("_link", "_make")
-
-    def __init__(self, link: Link, make: Callable[[AsyncSession], AsyncCombiner]) -> None:
-        make(link.session())  # checks the arguments
-        self._link = link
-        self._make = make
-
-    @property
-    def name(self) -> str:
-        """Name of the combiner, with its fields."""
-        return self._here.name
-
-    @property
-    def _here(self) -> AsyncCombiner:
-        return self._make(self._link.session())
+    __slots__ = ()
 
     def submit(self, item: Any, run: Callable[[Batch], R], /, **fields: object) -> R:
         """Leaves an item, and gives its result, as `aiolocks.Combiner.submit` does, with the same errors."""
@@ -206,9 +188,6 @@ class Combiner(SyncOnly):
             return self.submit(item, function, **fields)
 
         return submitting
-
-    def __repr__(self) -> str:
-        return f"<sync {repr(self._here)[1:]}"
 
 
 def _threaded(run: Callable[[Batch], R]) -> Callable[[Batch], Coroutine[Any, Any, R]]:
