@@ -15,6 +15,7 @@ from aiolocks import RateLimit, Session
 
 from ..model import Figure, Sample
 from ..settings import Address
+from ..spent import of_scripts
 from ..targets import at_most
 from .base import Measure, Workload
 
@@ -61,23 +62,16 @@ class Admitted(Workload):
                         await limit.acquire()
 
                 grants = _TASKS * each
-                sent, spent = session.statistics().commands_sent, await _of_scripts(admin)
+                sent, spent = session.statistics().commands_sent, await of_scripts(admin)
                 client_time = time.process_time()
                 await asyncio.gather(*(requests() for _ in range(_TASKS)))
                 client_time = time.process_time() - client_time
                 return Sample(
                     {
                         "requests": (session.statistics().commands_sent - sent) / grants,
-                        "script": (await _of_scripts(admin) - spent) / grants,
+                        "script": (await of_scripts(admin) - spent) / grants,
                         "client": client_time / grants * 1e6,
                     }
                 )
 
             yield measure
-
-
-async def _of_scripts(admin: Redis) -> float:
-    """Microseconds of all scripts so far."""
-    stats = await admin.info("commandstats")
-    spent: float = sum(one["usec"] for name, one in stats.items() if "evalsha" in name)
-    return spent

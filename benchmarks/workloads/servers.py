@@ -17,6 +17,7 @@ from aiolocks.testing import EmbeddedServer
 from ..model import Figure, Sample
 from ..servers import executables
 from ..settings import Address, Settings
+from ..spent import of_scripts
 from ..targets import at_most
 from .base import Measure, Workload
 from .costs import Renewed, sessions
@@ -84,9 +85,9 @@ class Servers(Workload):
             there = await sessions([address], stack, wakeup="tracking")
             figures = await _steps(admin, here, size(2_000, 20))
             async with _held(here, leases):
-                before, spent = renewed.number, await _spent(admin)
+                before, spent = renewed.number, await of_scripts(admin)
                 figures["leases"] = await _longest(admin, seconds)
-                figures["renewal"] = (await _spent(admin) - spent) / max(1, renewed.number - before)
+                figures["renewal"] = (await of_scripts(admin) - spent) / max(1, renewed.number - before)
             async with _held(there, waiters) as names, _waiting(here, names):
                 figures["waiters"] = await _longest(admin, seconds)
             await admin.config_set("tracking-table-max-keys", _TABLE)
@@ -113,12 +114,6 @@ async def _steps(admin: Redis, session: Session, cycles: int) -> dict[str, float
             scripts.setdefault(entry["command"].split()[1], []).append(entry["duration"])
     (acquire, release) = (sorted(durations)[: cycles * 19 // 20] for durations in scripts.values())
     return {"acquire": statistics.fmean(acquire), "release": statistics.fmean(release)}
-
-
-async def _spent(admin: Redis) -> float:
-    """µs of all scripts so far."""
-    stats = await admin.info("commandstats")
-    return float(stats["cmdstat_evalsha"]["usec"])
 
 
 async def _longest(admin: Redis, seconds: float) -> float:

@@ -9,8 +9,6 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -137,12 +135,6 @@ async def priced(http: httpx.AsyncClient, wrong: list[str]) -> None:
         wrong.append("nobody was told that there are too many requests")
 
 
-@asynccontextmanager
-async def of_a_worker() -> AsyncGenerator[Session, None]:
-    async with Session.from_url(os.environ["SHOP_REDIS"], prefix="shop") as session:
-        yield session
-
-
 async def worked(http: httpx.AsyncClient, wrong: list[str]) -> None:
     """Two workers, for some ticks, while payments come."""
     workers = [await asyncio.create_subprocess_exec(sys.executable, "-m", "shop.worker") for _ in range(2)]
@@ -182,7 +174,7 @@ async def late(http: httpx.AsyncClient, wrong: list[str]) -> None:
         f"{what}: a late write was not refused: {status}" for what, status in refused.items() if status != 409
     ]
     before = await rows(tables.StockTake.id)
-    async with of_a_worker() as locks:
+    async with Session.from_url(os.environ["SHOP_REDIS"], prefix="shop") as locks:
         async with worker.stock_take(locks, service.sessions):
             await asyncio.sleep(0.6)
         if await rows(tables.StockTake.id) != before:
