@@ -9,7 +9,7 @@ import inspect
 import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Never, TypeVar, final
 
@@ -119,6 +119,10 @@ KINDS: Final = (
 )
 
 
+_Handed = tuple[int, bool, bytes]
+"""An item of a batch: its number, whether somebody waits for its answer, and its payload."""
+
+
 class Row(NamedTuple):
     """Items with numbers that follow each other; the last one is one of them."""
 
@@ -159,6 +163,7 @@ class Piece(NamedTuple):
         at: The number of the last item that was looked at.
         left_out: How many of those are not kept any more.
         items: Number, whether somebody waits for its answer, and payload of each.
+        dropped: The numbers of those that are not kept any more, and whose callers wait.
     """
 
     number: int
@@ -166,21 +171,23 @@ class Piece(NamedTuple):
     upto: int
     at: int
     left_out: int
-    items: Sequence[tuple[int, bool, bytes]]
+    items: Sequence[_Handed]
+    dropped: Sequence[int] = ()
 
     @classmethod
     def of(cls, raw: Sequence[Any]) -> Piece | None:
         if not raw:
             return None
         number, attempt, upto, at, left_out, *items = raw
-        triples = zip(items[::3], items[1::3], items[2::3], strict=True)
+        triples = list(zip(items[::3], items[1::3], items[2::3], strict=True))
         return cls(
             int(number),
             int(attempt),
             int(upto),
             int(at),
             int(left_out),
-            [(int(one), flag == b"w", payload) for one, flag, payload in triples],
+            [(int(one), flag == b"w", payload) for one, flag, payload in triples if flag != b"d"],
+            [int(one) for one, flag, _ in triples if flag == b"d"],
         )
 
 
@@ -351,7 +358,7 @@ class CombinerSteps(LockSteps):
     def _answer(self, raw: Any) -> Answer:
         if raw[0] == 1:
             self.handed_out = HandedOut(int(raw[3]), Piece.of(raw[4]))
-            return Granted(int(raw[1]), raw[2])
+            return Granted(int(raw[1]), raw[2], rung=raw[5:])
         if raw[0] == 0:
             return Refused(None if raw[1] < 0 else raw[1], raw[2:])
         _, settled, told, missing, *rung = raw
@@ -384,7 +391,12 @@ _MOST_ROWS: Final = 50
 _UNKNOWN: Final = (
     "the server does not know the item any more: it has lost its data, or kept the item no longer"
 )
-_NO_ANSWER: Final = "a run has acknowledged the item, and its answer is there no longer"
+_NO_ANSWER: Final = (
+    "it is not known whether the item was done: the server has lost it with its data, or this caller did not "
+    "reach the server for 30 s after its batch"
+)
+_DROPPED: Final = "the item was dropped: nobody has run it for as long as it is kept"
+_DROPPED_TAG: Final = "d"
 
 
 class Left(NamedTuple):
@@ -470,6 +482,29 @@ class Batch:
 
 
 Run = Callable[[Batch], Awaitable[Any]]
+
+
+class _Collected(NamedTuple):
+    """The batch of a run.
+
+    Attributes:
+        last: The last piece in which it came.
+        items: Of those that are run: the number, whether somebody waits for its answer, and the item.
+        unread: Of those that the serializer cannot read: the number, and whether somebody waits.
+        outcomes: By number, of those that are not run, and whose callers may wait.
+        left_out: How many are not kept any more.
+    """
+
+    last: Piece
+    items: Sequence[tuple[int, bool, Any]]
+    unread: Sequence[tuple[int, bool]]
+    outcomes: Mapping[int, Outcome]
+    left_out: int
+
+    @property
+    def only_left(self) -> set[int]:
+        """The numbers of those for whose answers nobody waits."""
+        return {item[0] for item in (*self.items, *self.unread) if not item[1]}
 
 
 class Settings(NamedTuple):
@@ -831,7 +866,7 @@ class Combining:
             if item.ours is not None:
                 item.settle(item.ours)  # of a run here whose end was not confirmed, and is now
             else:
-                item.fail(ResultNotKeptError(self._name, _NO_ANSWER, what=LABEL))
+                item.fail(LockLostError(LABEL, self._name, _NO_ANSWER))
         for row in told.missing:
             for number in [one for one in self._waiting if row.first <= one <= row.last]:
                 self._waiting.pop(number).fail(LockLostError(LABEL, self._name, _UNKNOWN))
@@ -840,11 +875,16 @@ class Combining:
         def not_kept(reason: str) -> Exception:
             return ResultNotKeptError(self._name, reason, what=LABEL)
 
+        if entry.tag == _DROPPED_TAG:
+            return self._of_dropped()
         try:
             return Outcome.told(entry.tag, entry.payload, self._settings.serializer, not_kept)
         except Exception as error:  # noqa: BLE001 - a serializer may raise anything
             note(error, "aiolocks: the serializer of the Combiner says this of a result from elsewhere")
             return Outcome.of_error(error)
+
+    def _of_dropped(self) -> Outcome:
+        return Outcome(_DROPPED_TAG, b"", error=LockLostError(LABEL, self._name, _DROPPED))
 
     # -- a run
 
@@ -857,8 +897,8 @@ class Combining:
                 batch = await self._collect(lease)
                 if batch is None:
                     return
-                piece, items = batch
-                done = await self._do(lease, piece, items)
+                piece = batch.last
+                done = await self._do(lease, batch)
         except SessionClosedError:
             raise
         except LockError as error:
@@ -881,35 +921,38 @@ class Combining:
             if (outcome := self._waiting[number].ours) is not None:
                 self._waiting.pop(number).settle(outcome)
 
-    async def _collect(self, lease: Lease) -> tuple[Piece, list[tuple[int, bool, bytes]]] | None:
+    async def _collect(self, lease: Lease) -> _Collected | None:
         """All items of the batch that this run is for, once its window is over; None if there are none."""
-        handed_out, piece = self._commands.handed_out, None
-        items: list[tuple[int, bool, bytes]] = []
-        left_out, after = 0, 0
-        while piece is None or after < piece.upto:
+        handed_out, pieces = self._commands.handed_out, list[Piece]()
+        while not pieces or pieces[-1].at < pieces[-1].upto:
             if handed_out.wait_ms > 0:
                 await self._engine.sleep(handed_out.wait_ms / 1000)
             elif handed_out.piece is None:
                 return None
             else:
-                piece = handed_out.piece
-                items += piece.items
-                left_out += piece.left_out
-                after = piece.at
-                if after >= piece.upto:
+                pieces.append(handed_out.piece)
+                if handed_out.piece.at >= handed_out.piece.upto:
                     break
+            after = pieces[-1].at if pieces else 0
             taken = await self._engine.ask(self._commands.take(lease.token, after), patient=True)
             if taken is None:
                 raise LockLostError(LABEL, self._name, "the run was taken from this session")
             handed_out = taken
-        if left_out:
-            log.warning(
-                "combiner %r: %d items were dropped: nobody has run them for as long as they are kept",
-                self._name,
-                left_out,
-            )
-            self._engine.events.dropped("combiner", self._name, left_out)
-        return piece, items
+        return self._read(pieces)
+
+    def _read(self, pieces: Sequence[Piece]) -> _Collected:
+        """The batch that came in these pieces, without the items that are not to be run."""
+        items: list[tuple[int, bool, Any]] = []
+        unread: list[tuple[int, bool]] = []
+        outcomes = dict.fromkeys((number for piece in pieces for number in piece.dropped), self._of_dropped())
+        for number, waits, payload in (item for piece in pieces for item in piece.items):
+            try:
+                items.append((number, waits, self._settings.serializer.loads(payload)))
+            except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+                note(error, "aiolocks: the serializer of the Combiner says this of an item, which is not run")
+                unread.append((number, waits))
+                outcomes[number] = Outcome.of_error(error)
+        return _Collected(pieces[-1], items, unread, outcomes, sum(piece.left_out for piece in pieces))
 
     def _runner(self) -> _Item | _Worker | None:
         """Whose function runs: that of the first caller here, or of a worker."""
@@ -917,16 +960,17 @@ class Combining:
             return item
         return self._workers[0] if self._workers else None
 
-    async def _do(self, lease: Lease, piece: Piece, items: Sequence[tuple[int, bool, bytes]]) -> bool:
+    async def _do(self, lease: Lease, batch: _Collected) -> bool:
         """Runs the batch; whether it is done, once its lease is released."""
         runner = self._runner()
         if runner is None:
             return False
+        piece, items = batch.last, batch.items
         began = self._engine.now()
         outcomes: list[Outcome] = []
         raised = False
         if items:
-            outcomes, raised = await self._outcomes(lease, runner, piece, items)
+            outcomes, raised = await self._outcomes(lease, runner, batch)
         failed = raised and piece.attempt <= self._settings.retry
         if failed:
             log.warning(
@@ -934,7 +978,10 @@ class Combining:
                 *(self._name, piece.attempt, piece.number, len(items), outcomes[0].error),
             )
         else:
-            await self._answer(lease, piece, items, outcomes)
+            each = outcomes if len(outcomes) == len(items) else outcomes * len(items)
+            of_items = {number: outcome for (number, _, _), outcome in zip(items, each, strict=True)}
+            await self._answer(lease, batch.only_left, {**batch.outcomes, **of_items})
+            self._tell_dropped(batch)
         lease.ensure_held()  # a run that has released it is not acknowledged, and no caller is answered
         self._commands.leave(Ack(lease.token, lease.fencing_token, piece.upto, failed))
         if items:
@@ -948,26 +995,43 @@ class Combining:
             )
         return not failed
 
+    def _tell_dropped(self, batch: _Collected) -> None:
+        """Says which items end with this batch, and were not run."""
+        if batch.left_out:
+            log.warning(
+                "combiner %r: %d items were dropped: nobody has run them for as long as they are kept",
+                self._name,
+                batch.left_out,
+            )
+            self._engine.events.dropped("combiner", self._name, batch.left_out, reason="kept no longer")
+        if batch.unread:
+            first = batch.outcomes[batch.unread[0][0]].error
+            log.error(
+                "combiner %r: %d items of batch %d cannot be read, and are dropped: all who use it need "
+                "one serializer: %s: %s",
+                *(self._name, len(batch.unread), batch.last.number, type(first).__name__, first),
+            )
+            self._engine.events.dropped("combiner", self._name, len(batch.unread), reason="unreadable")
+
     async def _outcomes(
-        self, lease: Lease, runner: _Item | _Worker, piece: Piece, items: Sequence[tuple[int, bool, bytes]]
+        self, lease: Lease, runner: _Item | _Worker, collected: _Collected
     ) -> tuple[list[Outcome], bool]:
-        """How the run has ended: one outcome for all, or one for each; and whether it has raised."""
-        serializer, run = self._settings.serializer, runner.run
+        """How the run has ended: one outcome for all, or one for each; and whether it has raised.
+
+        Raises:
+            RuntimeError: It has ended what ends a program, and not itself: nothing is acknowledged.
+        """
+        run, piece, items = runner.run, collected.last, collected.items
         assert run is not None
         running = _Running(self)
         context = runner.context.copy()
-        context.run(_within.set, (*context.run(_within.get), running))
-        batch: Batch | None = None
+        # Those that are over go: a run may begin what leads to the next one, and that for ever.
+        context.run(_within.set, (*(one for one in context.run(_within.get) if not one.over), running))
         task = asyncio.current_task()
         assert task is not None
         before = task.cancelling()
+        batch = Batch(lease, piece.number, attempt=piece.attempt, items=[item for _, _, item in items])
         try:
-            batch = Batch(
-                lease,
-                piece.number,
-                attempt=piece.attempt,
-                items=[serializer.loads(payload) for _, _, payload in items],
-            )
             result = await self._engine.loop.create_task(
                 _call(run, batch), name=f"aiolocks-combiner-batch-{self._name!r}", context=context
             )
@@ -978,7 +1042,13 @@ class Combining:
             ended = RuntimeError(f"the run of Combiner {self._name!r} was cancelled from within")
             ended.__cause__ = error
             return [Outcome.of_error(ended)], True
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit) as error:
+            # The loop has raised it as well, where the program is to end; once is enough.
+            raise RuntimeError(
+                f"the run of Combiner {self._name!r} was ended by {type(error).__name__}: its items stay on "
+                "the server for the next run"
+            ) from error
+        except BaseException as error:
             if task.cancelling() > before and (lease.remaining() <= 0.0 or comes_of_cancellation(error)):
                 raise asyncio.CancelledError from error
             if not any(number in self._waiting for number, _, _ in items):
@@ -1005,21 +1075,16 @@ class Combining:
         return outcome
 
     async def _answer(
-        self,
-        lease: Lease,
-        piece: Piece,
-        items: Sequence[tuple[int, bool, bytes]],
-        outcomes: Sequence[Outcome],
+        self, lease: Lease, only_left: Collection[int], outcomes: Mapping[int, Outcome]
     ) -> None:
         """Leaves the answers with the server for those who wait elsewhere; those of here get the objects."""
-        each = outcomes if len(outcomes) == len(items) else list(outcomes) * len(items)
         elsewhere: list[tuple[int, Outcome]] = []
-        for (number, waits, _), outcome in zip(items, each, strict=True):
+        for number in sorted(outcomes):
             own = self._waiting.get(number)
             if own is not None:
-                own.ours = outcome
-            elif waits:
-                elsewhere.append((number, outcome))
+                own.ours = outcomes[number]
+            elif number not in only_left:
+                elsewhere.append((number, outcomes[number]))
         first = True
         for entries in _pieces(_entries(elsewhere)):
             command = self._commands.answer(lease.token, entries, first=first)

@@ -15,10 +15,11 @@
 --   acked (fencing token of the last run that has ended a batch), waiting (how many items wait or are being run), woken (when
 --   a batch was acknowledged last, microseconds: who has waited since before has not been woken for it yet);
 -- - an item is above done until its batch is acknowledged by the run that holds the key, and no longer. Items up to done are
---   garbage, of which each step removes some: no step takes long;
+--   garbage, of which each step removes some: no step takes long. If no others are there, they go at once;
 -- - a batch that was begun has the same items in each attempt, and after the death of its runner;
 -- - answers is a sorted set by the last item that an answer is for: 'first item:when it came, ms:tag:payload'. Answers above
---   done belong to a batch that is not acknowledged, and nobody is told of them.
+--   done belong to a batch that is not acknowledged, and nobody is told of them. A run leaves one for each item of its batch
+--   whose caller waits elsewhere. So an item up to done without an answer was lost, or its answer was removed with time.
 local run, value, items, answers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local SWEPT, PIECE, PIECE_BYTES, LINGER, SLACK, AT_ONCE = 100, 50, 65536, 30000, 3600000, 16
 
@@ -27,19 +28,22 @@ if not found[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end
 local last, done, upto = tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0)
 local batch, attempt, started = tonumber(found[4] or 0), tonumber(found[5] or 0), tonumber(found[6] or 0)
 
--- Wakes all who have waited since before that time: this step rings the first living ones, and each of them rings as many more
--- when it asks again. Returns the bells that it rang.
-local function wake_since(queue, time)
+-- Wakes all who have waited since before that time, but the asker: this step rings the first living ones, and each of them
+-- rings as many more when it asks again, whatever it is told. Returns the bells that it rang.
+local function wake_since(queue, time, asker)
   local rung = {}
   while #rung == 0 do
     local upto = time == math.huge and '+inf' or whole(time)
-    local entries = redis.call('ZRANGEBYSCORE', queue, '-inf', upto, 'LIMIT', 0, AT_ONCE)
-    if #entries == 0 then break end
-    for _, entry in ipairs(entries) do
-      local bell = bell_in(queue, entry, 0)
-      if bell and redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
+    local passed = {}
+    for _, entry in ipairs(redis.call('ZRANGEBYSCORE', queue, '-inf', upto, 'LIMIT', 0, AT_ONCE)) do
+      if entry ~= asker then
+        passed[#passed + 1] = entry
+        local bell = bell_in(queue, entry, 0)
+        if bell and redis.call('DEL', bell) == 1 then rung[#rung + 1] = bell end
+      end
     end
-    redis.call('ZREM', queue, unpack(entries))
+    if #passed == 0 then break end
+    redis.call('ZREM', queue, unpack(passed))
   end
   return rung
 end
@@ -100,7 +104,8 @@ local function begin(most, retention)
 end
 
 -- The items of the batch after this number: {batch, attempt, its last number, the last number that was looked at, how many
--- were left out because they were not kept so long, number, flag, payload…}.
+-- were left out because they were not kept so long, number, flag, payload…}. Of those that were left out, the ones whose
+-- callers wait are named all the same, with the flag d: somebody must tell them.
 local function piece(after)
   local told, bytes, left_out, at = {batch, attempt, whole(upto), '', 0}, 0, 0, math.max(after, done)
   local short = false
@@ -110,10 +115,9 @@ local function piece(after)
       local number, ends, flag, payload = string.match(item, '^(%d+):(%d+):([wl]):(.*)$')
       if not number then reject_foreign(items) end
       if tonumber(ends) < started then
-        left_out = left_out + 1
-      else
-        told[#told + 1], told[#told + 2], told[#told + 3] = number, flag, payload
+        left_out, flag, payload = left_out + 1, flag == 'w' and 'd', ''
       end
+      if flag then told[#told + 1], told[#told + 2], told[#told + 3] = number, flag, payload end
       at, bytes = tonumber(number), bytes + #item
     end
     short = #some < 5
@@ -170,13 +174,18 @@ return {whole(first), taken, waiting + taken, redis.call('EXISTS', run) == 0 and
 --       refused, q may have a bell, l leaves the queue   6 how many items a batch has at most   7 window, ms
 --       8 the most that windows last, one after the other, ms; 0: there is one   9 the items that the asker waits for:
 --       'first-last' of each row, one after the other   10 for how long a worker without work is silent, ms
--- Returns {1, fencing token, how many others wait in the queue, ms until the batch begins, {as piece in combiner_hand_out}}
---      or {0, remaining ms of the run (-2: another waiter is first)[, own bell]}
+-- Returns {1, fencing token, how many others wait in the queue, ms until the batch begins, {as piece in combiner_hand_out},
+--          bells rung…}
+--      or {0, remaining ms of the run (-2: another waiter is first), bells rung…[, own bell]}
 --      or {2, the number up to which all answers are told for which it asks, {first item, last item, tag, payload…}, {first, last… of rows that
 --          the server does not know}, bells rung…}
 --
--- Invariants: an asker that is told something has left the queue; nobody is told the answer of a batch that is not
--- acknowledged; a run is granted only if there is something to run.
+-- Invariants:
+-- - an asker that is told something has left the queue;
+-- - nobody is told the answer of a batch that is not acknowledged;
+-- - a run is granted only if there is something to run;
+-- - an asker that was woken wakes those who have waited since before the end for which it was, however many they are; and
+--   the first waiter, if it leaves a run that it could have had.
 local fence, queue, idle, bell = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local token, ttl, retention, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
 local most, window, within = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -187,12 +196,22 @@ local function leave()
   return redis.call('ZREM', queue, bell)
 end
 
--- When the batch begins, and its first items if that is now.
-local function first_piece()
-  local wait = due(most, window, within) or 0
-  if wait > 0 then return wait, {} end
-  begin(most, retention)
-  return 0, piece(0)
+local function wake_others() return wake_since(queue, tonumber(found[8] or 0), bell) end
+
+local function refuse(remaining)
+  local reply = {0, remaining, unpack(wake_others())}
+  reply[#reply + 1] = enqueue_in_each({queue}, bell, flags)
+  return reply
+end
+
+-- With when the batch begins, and its first items if that is now.
+local function grant(minted, others)
+  local wait, first = due(most, window, within) or 0, {}
+  if wait == 0 then
+    begin(most, retention)
+    first = piece(0)
+  end
+  return {1, minted, others - leave(), wait, first, unpack(wake_others())}
 end
 
 local held = redis.call('GET', run)
@@ -200,7 +219,7 @@ local others = number_in(queue)
 if held_by(token, held) then
   redis.call('PEXPIRE', run, ttl)
   keep(fence, retention)
-  return {1, minted_in(held), others - leave(), first_piece()}
+  return grant(minted_in(held), others)
 end
 known(run, held)
 
@@ -233,21 +252,23 @@ end
 local lowest = tonumber(string.match(ARGV[9], '^%d+') or math.huge)
 if lowest <= done or #missing > 0 then
   leave()
-  return {2, whole(math.min(settled, newest)), told, missing, unpack(wake_since(queue, tonumber(found[8] or 0)))}
+  local rung = wake_others()
+  if not held and #rung == 0 and due(most, window, within) then rung[1] = wake(queue) end
+  return {2, whole(math.min(settled, newest)), told, missing, unpack(rung)}
 end
 
-if held then return {0, redis.call('PTTL', run), enqueue_in_each({queue}, bell, flags)} end
+if held then return refuse(redis.call('PTTL', run)) end
 local first = redis.call('ZRANGE', queue, 0, 0)[1]
-if has(flags, 't') and first and first ~= bell then return {0, -2, enqueue_in_each({queue}, bell, flags)} end
+if has(flags, 't') and first and first ~= bell then return refuse(-2) end
 if not due(most, window, within) then
-  local own = enqueue_in_each({queue}, bell, flags)
+  local refused = refuse(tonumber(ARGV[10]))
   if has(flags, 'w') then redis.call('SET', idle, '', 'PX', ARGV[10]) end
-  return {0, tonumber(ARGV[10]), own}
+  return refused
 end
 local minted = mint(fence, MICROSECONDS, retention)
 redis.call('SET', run, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
 sweep()
-return {1, minted, others - leave(), first_piece()}
+return grant(minted, others)
 
 --# combiner_take
 -- Hands out more of the batch to its runner; or begins it, once its window is over. Sent again, it does the same.
@@ -273,8 +294,11 @@ return {0, piece(tonumber(ARGV[6]))}
 --       3… for each answer: its first item, its last one, tag, payload
 -- Returns 1, or 0 when the token does not have the run
 --
--- Invariant: what a runner that died has left is removed before the first answer.
+-- Invariants:
+-- - what a runner that died has left is removed before the first answer;
+-- - the first write is one that a server allows that is out of memory: a run that was done is not done again for that.
 if not held_by(ARGV[1], redis.call('GET', run)) then return 0 end
+keep(answers, 2 * LINGER)  -- allowed out of memory; then so are later writes
 if ARGV[2] == '1' then redis.call('ZREMRANGEBYSCORE', answers, above(done), '+inf') end
 sweep()
 for i = 3, #ARGV, 4 do
@@ -294,6 +318,7 @@ return 1
 --
 -- Invariants:
 -- - only the token that has the run acknowledges, and only the batch that it was handed out;
+-- - if nothing waits above it, no item stays: payloads would, for as long as items are kept;
 -- - the first write is a DEL, so that it works on a server that is out of memory.
 local queue = KEYS[6]
 local held = redis.call('GET', run)
@@ -309,6 +334,8 @@ if ARGV[5] == 'f' then
 end
 done = math.max(done, tonumber(ARGV[4]))
 last = math.max(last, done)
+local _, waiting = counts()
+if waiting == 0 then redis.call('UNLINK', items) end
 sweep()
 note(tonumber(ARGV[3]), 'done', whole(done), 'acked', ARGV[2], 'woken', whole(MICROSECONDS))
 return {1, unpack(wake_since(queue, math.huge))}

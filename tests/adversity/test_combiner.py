@@ -8,7 +8,7 @@ import functools
 import gc
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import (
+    JSON,
     BackendError,
     Batch,
     Combiner,
@@ -546,6 +547,163 @@ async def test_a_session_that_closes_leaves_its_items_to_others(redis: Redis, co
         assert time.monotonic() - began < 1
     assert done.batches[1:] == [[0, 1], [2, 3]]
     gc.collect()
+
+
+# -- what is dropped, lost, or cannot be read ----------------------------------------------------------------
+
+
+async def test_a_caller_of_an_item_that_was_dropped_is_told_so(redis: Redis, connect: Connect) -> None:
+    dropped: list[tuple[int, str]] = []
+
+    class Listener:
+        def on_dropped(self, event: Any) -> None:
+            dropped.append((event.items, event.reason))
+
+    listeners = [Listener()]
+    async with (
+        Session(redis, listeners=listeners) as session,
+        Session(connect(), listeners=listeners) as other,
+    ):
+        done = Runs(lasts=1.2)
+        first = begin(Combiner(session, "a", keep=1).submit("first", done.each))
+        await runs(done)
+        here = begin(Combiner(session, "a", keep=1).submit("here", done.each))
+        there = begin(Combiner(other, "a", keep=1).submit("there", done.each))
+        await eventually(lambda: other.statistics().waiters == 1)
+        await asyncio.sleep(0.9)
+        fresh = begin(Combiner(session, "a", keep=60).submit("fresh", done.each))
+        assert await first == "first!"
+        for task in (here, there):
+            with pytest.raises(
+                LockLostError, match="was dropped: nobody has run it for as long as it is kept"
+            ):
+                await asyncio.wait_for(task, 5)
+        assert await fresh == "fresh!"
+        assert done.batches == [["first"], ["fresh"]]
+        assert sum(items for items, _ in dropped) == 2
+        assert {reason for _, reason in dropped} == {"kept no longer"}
+
+
+async def test_a_caller_is_not_told_that_a_lost_item_was_done(redis: Redis, connect: Connect) -> None:
+    """A later item is done, and has a larger number than one that the server has lost."""
+    async with Session(redis) as session, Session(connect()) as other, Session(connect()) as third:
+        done = Runs()
+        done.may_end.clear()
+        running = begin(Combiner(session, "a", ttl=5).submit(1, done.each))
+        await runs(done)
+        waiting = begin(Combiner(other, "a", ttl=5).submit(2, done.each))
+        await eventually(lambda: other.statistics().waiters == 1)
+        await redis.flushall()
+        done.may_end.set()
+        assert await Combiner(third, "a", ttl=5).submit(3, done.each) == "3!"
+        with pytest.raises(
+            LockLostError, match=r"not known whether the item was done|does not know the item"
+        ):
+            await asyncio.wait_for(waiting, 5)
+        assert await asyncio.wait_for(running, 5) == "1!"  # that was done here
+        assert done.batches == [[1], [3]]
+
+
+class Garbling:
+    """Items of which nobody can read the odd ones, as those of a newer program, or a damaged one."""
+
+    def dumps(self, value: Any) -> bytes:
+        return JSON.dumps(value) if value != "odd" else b"\xff"
+
+    def loads(self, payload: bytes) -> Any:
+        return JSON.loads(payload)
+
+
+async def test_an_item_that_cannot_be_read_is_an_error_of_its_caller_alone(
+    session: Session, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Session(connect()) as other:
+        done = Runs()
+        done.may_end.clear()
+        here = Combiner(session, "a", retry=2)
+        first = begin(here.submit("first", done.each))
+        await runs(done)
+        odd = begin(Combiner(other, "a", serializer=Garbling()).submit("odd", done.each))
+        await eventually(lambda: other.statistics().waiters == 1)
+        await Combiner(other, "a", serializer=Garbling()).leave("odd")
+        rest = [begin(here.submit(n, done.each)) for n in range(3)]
+        await asyncio.sleep(0.05)
+        done.may_end.set()
+        assert await asyncio.gather(first, *rest) == ["first!", "0!", "1!", "2!"]
+        # Its own session may run the batch.
+        with pytest.raises((RemoteCallError, UnicodeDecodeError), match="can't decode byte"):
+            await asyncio.wait_for(odd, 5)
+        assert done.items == ["first", 0, 1, 2]
+        assert done.attempts == [1, 1]
+        assert "2 items of batch 2 cannot be read, and are dropped" in caplog.text
+
+
+async def test_a_batch_of_which_nothing_can_be_read_is_done(session: Session, redis: Redis) -> None:
+    done, dropped = Runs(), list[tuple[int, str]]()
+
+    class Listener:
+        def on_dropped(self, event: Any) -> None:
+            dropped.append((event.items, event.reason))
+
+    await Combiner(redis, "a", serializer=Garbling()).leave("odd")
+    async with Session(redis, listeners=[Listener()]) as telling:
+        worker = begin(Combiner(telling, "a").drain(done.each))
+        await eventually(lambda: dropped == [(1, "unreadable")])
+        assert await Combiner(session, "a").submit("next", done.each) == "next!"
+        worker.cancel()
+        await asyncio.wait({worker})
+    assert done.batches == [["next"]]
+
+
+async def test_nothing_stays_of_items_that_are_done(session: Session, redis: Redis) -> None:
+    done = Runs()
+    combiner = Combiner(session, "a")
+    await asyncio.gather(*(combiner.submit("x" * 1000, done.each) for _ in range(300)))
+    await eventually(lambda: not session._engine.in_progress)  # type: ignore[union-attr]
+    assert not await redis.exists("aiolocks:combiner.items:{a}")
+    assert await combiner.submit("next", done.each) == "next!"
+
+
+# -- many sessions -------------------------------------------------------------------------------------------
+
+
+async def test_each_of_many_sessions_is_woken_for_its_answer(connect: Connect) -> None:
+    """Each run waits for the answer of the caller before it: no answer waits for the end of a later run."""
+    many = 40
+    answered = [asyncio.Event() for _ in range(many)]
+    begun, everybody = asyncio.Event(), asyncio.Event()
+    late: list[int] = []
+
+    async def run(batch: Batch) -> int:
+        (number,) = batch.items
+        begun.set()
+        await everybody.wait()
+        if number:
+            try:
+                await asyncio.wait_for(answered[number - 1].wait(), 0.4)
+            except TimeoutError:
+                late.append(number - 1)
+        return int(number)
+
+    async def submit(session: Session, number: int) -> None:
+        assert await Combiner(session, "a", most=1).submit(number, run) == number
+        answered[number].set()
+
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(Session(connect())) for _ in range(many)]
+        worker = begin(Combiner(sessions[0], "a", most=1).drain(run))
+        await Combiner(sessions[0], "a", most=1).leave(0)
+        answered[0].set()
+        await begun.wait()
+        tasks: list[asyncio.Task[None]] = []
+        for number, session in enumerate(sessions[1:], start=1):
+            tasks.append(begin(submit(session, number)))
+            await eventually(lambda: session.statistics().waiters == 1)  # noqa: B023 - it is awaited
+        everybody.set()
+        await asyncio.gather(*tasks)
+        worker.cancel()
+        await asyncio.wait({worker})
+    assert late == []
 
 
 # -- the network ---------------------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ from redis.asyncio import Redis
 from aiolocks import Batch, Combiner, Left
 
 FROZEN = {
-    "combiners": "2c4138cd4bdb145e7837f003a4aefc20c82a17d7",
-    "combiner_hand_out": "bf49b8eb8950130874e88ea99ab2a245bc9fc2d7",
+    "combiners": "2bd6b8df82ea6265db948b2b605cf02ccae979a1",
+    "combiner_hand_out": "0d2b6553dcd0f1802461475c50d8234bc3ea1f17",
     "combiner_put": "597fa400ae4cd8179e23ffa81a88e3f55c4dae91",
-    "combiner_acquire": "4cd15f509384467d44b9114118f3908ffd4fda21",
+    "combiner_acquire": "252fc13c96987d6e014dc2749b29fc9d7f0b3975",
     "combiner_take": "66bea88a68237a300816e048f3670de0f2d3113c",
-    "combiner_answer": "d25569e963913c2376625da3f8cb2241abca7db3",
-    "combiner_ack": "29dbe7e7aa2a60938ab581b50c3361f985a84d75",
+    "combiner_answer": "c096ac0af66501538fdb4fc87396ad374cf155e8",
+    "combiner_ack": "34bd9d0e55241893a32c307c4003e4c2027eb207",
 }
 PUBLIC = {
     Combiner: "name ttl submit leave drain __call__",

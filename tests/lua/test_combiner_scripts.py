@@ -320,19 +320,30 @@ async def test_large_items_make_small_pieces(combiner) -> None:
 
 
 async def test_much_garbage_goes_little_by_little(combiner) -> None:
-    await combiner.left(A, *map(str, range(1200)), room=2000)
+    await combiner.left(A, *map(str, range(1201)), room=2000)
     run, piece = await combiner.begin(ME, most=1200)
     upto = int(piece[2])
     await combiner.ack(ME, run, upto)
-    assert await combiner.redis.zcard(combiner.items) == 1100
-    assert (await combiner.fields())["waiting"] == "0"
-    assert (await combiner.put(B, "later", room=10))[1:] == [1, 1]
-    assert await combiner.redis.zcard(combiner.items) == 1001
+    assert await combiner.redis.zcard(combiner.items) == 1101
+    assert (await combiner.fields())["waiting"] == "1"
+    assert (await combiner.put(B, "later", room=10))[1:] == [1, 2]
+    assert await combiner.redis.zcard(combiner.items) == 1002
     run, piece = await combiner.begin(OTHER, most=1)
-    assert payloads(piece) == [b"later"]
-    assert await combiner.redis.zcard(combiner.items) == 901
+    assert payloads(piece) == [b"1200"]
+    assert await combiner.redis.zcard(combiner.items) == 902
     await combiner.answer(OTHER)
-    assert await combiner.redis.zcard(combiner.items) == 801
+    assert await combiner.redis.zcard(combiner.items) == 802
+
+
+async def test_nothing_stays_of_what_is_done_if_nothing_waits(combiner) -> None:
+    first = await combiner.left(A, *map(str, range(300)), room=1000)
+    run, piece = await combiner.begin(ME)
+    await combiner.answer(ME, (first, first, "done"))
+    await combiner.ack(ME, run, int(piece[2]))
+    assert not await combiner.redis.exists(combiner.items)
+    assert (await combiner.fields())["waiting"] == "0"
+    assert (await combiner.acquire(OTHER, (first, first)))[2][2:] == [b"v", b"done"]
+    assert await combiner.left(B, "later") > first + 299
 
 
 async def test_old_answers_go(combiner) -> None:
@@ -457,11 +468,13 @@ async def test_there_may_be_nothing_to_take(combiner) -> None:
 
 async def test_items_that_nobody_runs_are_left_out_after_their_time(combiner) -> None:
     first = await combiner.left(A, "old", keep=1)
-    await combiner.left(B, "new")
+    await combiner.left(B, "old, and nobody waits", keep=1, left=True)
+    await combiner.left(C, "new")
     await asyncio.sleep(0.01)
     run, piece = await combiner.begin(ME)
-    assert piece[4] == 1
-    assert payloads(piece) == [b"new"]
+    assert piece[4] == 2
+    assert piece[5:8] == [str(first).encode(), b"d", b""]  # its caller has to be told
+    assert payloads(piece) == [b"", b"new"]
     await combiner.ack(ME, run, int(piece[2]))
     assert (await combiner.acquire(OTHER, (first, first)))[:3] == [2, str(first).encode(), []]
 
@@ -498,12 +511,61 @@ async def test_many_are_woken_a_few_at_a_time_and_only_for_what_has_ended(combin
     rung = (await combiner.ack(ME, run, number))[1:]
     assert rung == [combiner.bell(f"w{n:02}") for n in range(16)]
     await combiner.die("w16")
-    await combiner.acquire(OTHER, who="late")  # for the next batch: it has nothing to hear of this one
+    await combiner.sit("late", seat="")  # for the next batch: it has nothing to hear of this one
     rung = (await combiner.acquire(OTHER, (number, number), who="w00", queued=True))[4:]
     assert rung == [combiner.bell(f"w{n:02}") for n in range(17, 32)]
     rung = (await combiner.acquire(OTHER, (number, number), who="w01", queued=True))[4:]
     assert rung == [combiner.bell(f"w{n:02}") for n in range(32, 40)]
     assert await combiner.states("late") == [b""]
+
+
+async def ended_before_many(combiner: CombinerScripts) -> None:
+    """A batch has ended, and of 18 that wait for the next one w00 to w15 were woken."""
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    for n in range(18):
+        await combiner.acquire(OTHER, (number, number), who=f"w{n:02}")
+    assert len(await combiner.ack(ME, run, number)) == 17
+
+
+async def test_who_was_woken_wakes_the_others_whatever_it_is_told(combiner) -> None:
+    rest = [combiner.bell("w16"), combiner.bell("w17")]
+    # There is nothing to run.
+    await ended_before_many(combiner)
+    assert await combiner.acquire(OTHER, who="w00", queued=True) == [0, IDLE, *rest, combiner.bell("w00")]
+    assert await combiner.acquire(OTHER, who="w01", queued=True) == [0, IDLE, combiner.bell("w01")]
+    await combiner.clear()
+    # It gets the run.
+    await ended_before_many(combiner)
+    assert (await combiner.put(B, "two"))[3:] == rest[:1]
+    assert (await combiner.acquire(OTHER, who="w00", queued=True))[5:] == rest[1:]
+    await combiner.clear()
+    # It is refused, and keeps its own bell, although it has waited since before.
+    await ended_before_many(combiner)
+    await combiner.redis.set(combiner.run_key, f"{THIRD}:1:", px=MINUTE)
+    later = await combiner.left(B, "two")
+    refused = await combiner.acquire(OTHER, (later, later), who="w16", queued=True)
+    assert refused[:1] + refused[2:] == [0, combiner.bell("w17")]
+    assert await combiner.states("w16", "w17") == [b"", None]
+    assert await combiner.waiting() == [combiner.bell("w16")]
+
+
+async def test_who_is_told_its_answer_leaves_the_run_to_the_next(combiner) -> None:
+    first = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    later = await combiner.left(B, "two")
+    await combiner.ack(ME, run, first)
+    for who in ("next", "after"):
+        await combiner.sit(who, seat="")
+    told = await combiner.acquire(OTHER, (first, first))
+    assert told[0] == 2
+    assert told[4:] == [combiner.bell("next")]
+    # While there is a run, or nothing to run, nobody is woken.
+    run, _ = await combiner.begin(ME)
+    assert (await combiner.acquire(OTHER, (first, first)))[4:] == []
+    await combiner.ack(ME, run, later)
+    await combiner.sit("after", seat="")
+    assert (await combiner.acquire(OTHER, (first, first)))[4:] == []
 
 
 async def test_what_is_no_combiner_is_refused_and_stays(combiner) -> None:
@@ -544,6 +606,44 @@ async def test_what_is_no_combiner_is_refused_and_stays(combiner) -> None:
         await combiner.acquire(OTHER, (number, number))
     await combiner.put(B, "two")
     assert await combiner.redis.zcard(combiner.answers) == 1
+
+
+# -- a server that is out of memory --------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def full(own_server, connect, prefix) -> CombinerScripts:
+    """A run that goes on, on a server that has no memory for anything new and evicts nothing."""
+    server = await own_server(arguments=("--maxmemory-policy", "noeviction"))
+    combiner = CombinerScripts(connect(server), prefix)
+    combiner.first = await combiner.left(A, "one", "two")
+    combiner.begun, _ = await combiner.begin(ME)
+    await combiner.redis.config_set("maxmemory", 1)
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await combiner.redis.set("anything", "new")
+    return combiner
+
+
+ANSWERS_FIRST = "keep(answers, 2 * LINGER)  -- allowed out of memory; then so are later writes"
+
+
+async def test_out_of_memory_a_run_can_still_end(full) -> None:
+    first = full.first
+    assert await full.answer(ME, (first, first, "1"), first=True) == 1
+    assert await full.answer(ME, (first + 1, first + 1, "2"), first=False) == 1
+    assert await full.ack(ME, full.begun, first + 1) == [1]
+    _, settled, told, missing = await full.acquire(OTHER, (first, first + 1))
+    assert (int(settled), told[3::4], missing) == (first + 1, [b"1", b"2"], [])
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await full.left(B, "three")
+
+
+async def test_out_of_memory_it_is_the_first_write_that_opens_the_door(full) -> None:
+    text = shipped("combiner_answer")
+    assert text.count(ANSWERS_FIRST.encode()) == 1
+    full.mutant = {"combiner_answer": text.replace(ANSWERS_FIRST.encode(), b"")}
+    with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
+        await full.answer(ME, (full.first, full.first, "1"), first=False)
 
 
 async def test_the_commands_say_what_the_tests_do(combiner) -> None:
@@ -608,6 +708,8 @@ STEPS = {
 UNLESS = (
     # An asker that is told nothing of these rows asks again, and is told then.
     "if settled < done then break end",
+    # For a server that is out of memory: see test_out_of_memory_it_is_the_first_write_that_opens_the_door.
+    ANSWERS_FIRST,
 )
 
 

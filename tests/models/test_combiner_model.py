@@ -165,8 +165,9 @@ class Walk:
             assert got[0] == 1
             assert got[4][:3] == [batch.number, batch.attempt, str(batch.items[-1].number).encode()]
             assert got[4][4] == len(batch.items) - len(fresh)
-            assert got[4][5::3] == [str(item.number).encode() for item in fresh]
-            assert got[4][7::3] == [item.text for item in fresh]
+            assert got[4][5::3] == [str(item.number).encode() for item in batch.items]
+            assert got[4][6::3] == [b"w" if item in fresh else b"d" for item in batch.items]
+            assert got[4][7::3] == [item.text if item in fresh else b"" for item in batch.items]
             assert int(got[1]) > int(self._run or 0)
             self._run = got[1]
 
