@@ -112,8 +112,8 @@ KINDS: Final = (
         "Combiner",
         shows_value=True,
         needs=(
-            *("hlen", "hmget", "hset", "zcount", "zrangebyscore", "zremrangebyrank", "zremrangebyscore"),
-            "zscore",
+            *("hlen", "hmget", "hset", "unlink"),
+            *("zcount", "zrangebyscore", "zremrangebyrank", "zremrangebyscore", "zscore"),
         ),
     ),
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import functools
 import inspect
+import logging
+import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Never, ParamSpec, Protocol, TypeVar, final
+from typing import Any, Final, Generic, Never, ParamSpec, Protocol, TypeVar, final
 
 from .. import Session as AsyncSession
 from ..kinds.combiner import Batch, Left
@@ -19,6 +23,8 @@ from ..lock.naming import names_of_calls
 from ..lock.options import Seconds, reject_unknown
 from .link import Link
 from .misuse import SyncOnly
+
+log: Final = logging.getLogger("aiolocks.sync")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,9 +160,9 @@ class Latch(_Described[AsyncLatch]):
 class Combiner(_Described[AsyncCombiner]):
     """Work that callers leave, as `aiolocks.Combiner`; made by `Session.combiner()`.
 
-    The function that runs a batch is a plain one, and runs in a worker thread. A loss cannot cancel a thread:
-    a run that has lost its lease goes on beside the next one. Where that would do harm, check
-    `batch.fencing_token` in the store.
+    The function that runs a batch is a plain one, and has a thread of its own while it runs: as many as there
+    are names of which this process runs a batch. A loss cannot cancel a thread: a run that has lost its lease
+    goes on beside the next one. Where that would do harm, check `batch.fencing_token` in the store.
     """
 
     __slots__ = ()
@@ -195,6 +201,49 @@ def _threaded(run: Callable[[Batch], R]) -> Callable[[Batch], Coroutine[Any, Any
         raise TypeError(f"this takes a plain function; for {run!r} take aiolocks.Combiner")
 
     async def threaded(batch: Batch) -> R:
-        return await asyncio.to_thread(run, batch)
+        return await _in_thread(batch.name, lambda: run(batch))
 
     return threaded
+
+
+async def _in_thread(name: str, work: Callable[[], R]) -> R:
+    """What the work gives, done in a thread of its own.
+
+    The loop has few threads for such work, and resolves the names of servers with them as well: where runs
+    have all of them, and each waits for a request, none would end.
+    """
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    ended: asyncio.Future[tuple[list[R], BaseException | None]] = loop.create_future()
+
+    def tell(result: list[R], error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result((result, error))
+        else:
+            log.warning(
+                "combiner %r: a run has ended that nobody waits for any more: its lease was lost, or the "
+                "session was closed",
+                name,
+                exc_info=error,
+            )
+
+    def do() -> None:
+        result: list[R] = []
+        error: BaseException | None = None
+        try:
+            result.append(context.run(work))
+        except (KeyboardInterrupt, SystemExit) as raised:
+            error = RuntimeError(
+                f"the run of Combiner {name!r} has raised {type(raised).__name__}, which ends no program "
+                "from a worker thread"
+            )
+            error.__cause__ = raised
+        except BaseException as raised:  # noqa: BLE001 - of who waits
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who waits
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=do, name=f"aiolocks-combiner-{name}", daemon=False).start()
+    result, error = await ended
+    if error is not None:
+        raise error
+    return result[0]

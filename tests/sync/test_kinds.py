@@ -214,6 +214,52 @@ def test_a_combiner(locks: Session) -> None:
         locks.combiner("it", retries=2)
 
 
+def test_each_run_of_a_combiner_has_a_thread(locks: Session) -> None:
+    """Runs of many names go on at once, whichever number of threads a loop has."""
+    many = 40
+    together = threading.Barrier(many)
+    combiner = locks.combiner("it:{name}")
+
+    def run(batch: Batch) -> str:
+        together.wait(10)
+        return threading.current_thread().name
+
+    with ThreadPoolExecutor(many) as pool:
+        names = set(pool.map(lambda number: combiner.submit(number, run, name=number), range(many)))
+    assert names == {f"aiolocks-combiner-it:{number}" for number in range(many)}
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), StopIteration("no"), SystemExit("no")])
+def test_a_run_of_a_combiner_that_raises_ends_no_loop(locks: Session, raised: BaseException) -> None:
+    combiner = locks.combiner("it")
+
+    def run(batch: Batch) -> None:
+        raise raised
+
+    with pytest.raises((ValueError, RuntimeError), match=r"no|raised StopIteration|raised SystemExit"):
+        combiner.submit(1, run)
+    assert combiner.submit(2, lambda batch: batch.items) == [2]
+
+
+def test_a_run_of_a_combiner_that_has_lost_its_lease_is_told_when_it_ends(
+    locks: Session, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    combiner = locks.combiner("it", ttl=0.3)
+    freed, over = threading.Event(), threading.Event()
+
+    def run(batch: Batch) -> str:
+        if freed.is_set():
+            return "second"
+        freed.set()
+        assert redis.delete("shop:combiner:{it}")
+        over.wait(10)
+        return "first"
+
+    assert combiner.submit(1, run) == "second"
+    over.set()
+    wait_until(lambda: "a run has ended that nobody waits for any more" in caplog.text)
+
+
 async def never(batch: Batch) -> None: ...
 
 

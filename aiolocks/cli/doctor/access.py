@@ -47,6 +47,7 @@ _ATTEMPTS: Final = {
         "zremrangebyscore": "KEY 0 0",
         "zscore": "KEY m",
         "type": "KEY",
+        "unlink": "KEY",
         "scan": "0 COUNT 1",
     }.items()
 }
