@@ -6,7 +6,10 @@ import asyncio
 import contextvars
 import functools
 import gc
+import os
+import signal
 import sqlite3
+import sys
 import time
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
@@ -328,6 +331,66 @@ async def test_what_raises_from_within_a_run(session: Session) -> None:
         await combiner.submit(1, no_coroutine)  # type: ignore[arg-type,type-var]
     with pytest.raises(TypeError, match="gave int"):
         await combiner.submit(1, functools.partial(no_coroutine))  # type: ignore[arg-type]
+
+
+class Unusual(BaseException):
+    """As test frameworks raise it."""
+
+
+async def test_whatever_a_run_raises_goes_to_its_callers(session: Session, connect: Connect) -> None:
+    async with Session(connect()) as other:
+        attempts: list[int] = []
+
+        async def run(batch: Batch) -> None:
+            attempts.append(batch.attempt)
+            await asyncio.sleep(0.05)
+            raise Unusual("no")
+
+        here = begin(Combiner(session, "a", window=0.1, retry=1).submit(1, run))
+        await asyncio.sleep(0.02)
+        there = begin(Combiner(other, "a", window=0.1, retry=1).submit(2, run))
+        outcomes = await asyncio.gather(here, there, return_exceptions=True)
+        assert {type(one) for one in outcomes} == {Unusual, RemoteCallError}
+        assert attempts == [1, 2]
+        assert await Combiner(session, "a").submit(3, Runs().each) == "3!"
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_a_run_that_ends_the_program_leaves_its_batch_to_others(
+    server: Server, ending: type[BaseException]
+) -> None:
+    ended: list[Any] = []
+
+    async def ends(batch: Batch) -> None:
+        raise ending("the program ends")
+
+    with asyncio.Runner() as runner:
+        session = Session.from_url(server.url)
+        other = Session.from_url(server.url)
+
+        async def submit() -> None:
+            waiting = [begin(Combiner(session, "a").submit(n, ends)) for n in range(2)]
+            working = begin(Combiner(session, "a").drain(ends))
+            ended.append(asyncio.gather(*waiting, working, return_exceptions=True))
+            await ended[0]
+
+        async def follow() -> list[Any]:
+            for error in await asyncio.wait_for(
+                ended[0], 5
+            ):  # once it was raised by the loop, it is not again
+                assert isinstance(error, RuntimeError)
+                assert f"was ended by {ending.__name__}: its items stay on the server" in str(error)
+            done = Runs()
+            began = time.monotonic()
+            await Combiner(other, "a").submit(2, done.each)
+            assert time.monotonic() - began < AT_ONCE  # the run was released
+            await session.aclose()
+            await other.aclose()
+            return done.batches
+
+        with pytest.raises(ending):
+            runner.run(submit())
+        assert runner.run(follow()) == [[0, 1], [2]]
 
 
 async def test_a_result_that_cannot_travel_is_an_error_elsewhere(session: Session, connect: Connect) -> None:
@@ -831,6 +894,8 @@ async def push(url: str, path: str, name: str, items: int, dies: str = "", ttl: 
             await asyncio.sleep(0.05)
             if dies == "before":
                 await asyncio.Event().wait()
+            if dies == "exits":
+                sys.exit(3)
             if dies == "frozen":
                 tell("frozen")
                 time.sleep(0.5)  # noqa: ASYNC251 - it is stopped from outside meanwhile
@@ -874,6 +939,53 @@ async def test_a_runner_that_is_killed_is_followed_by_one_that_waits(
     assert report["answers"] == [3, 3, 3]
     await other.finish()
     assert done_in(path) == {f"{name}{n}" for name in "do" for n in range(3)}
+
+
+async def test_a_runner_whose_program_ends_is_followed_at_once(
+    server: Server, workers: Workers, tmp_path: Path
+) -> None:
+    path = store(tmp_path)
+    ending = await workers.start(push, url=server.url, path=path, name="e", items=3, dies="exits", ttl=20)
+    await ending.finish(status=3)
+    other = await workers.start(push, url=server.url, path=path, name="o", items=1, ttl=20)
+    assert (await other.told("answered", within=10))["answers"] == [1]
+    await other.finish()
+    assert done_in(path) == {"e0", "e1", "e2", "o0"}
+
+
+async def poisoned(url: str, path: str) -> None:
+    """A worker whose function kills its process, and gives a batch up as docs/how-to/combiner.md does."""
+    async with Redis.from_url(url) as redis, Session(redis) as session:
+        combiner = Combiner(session, "a", ttl=0.3)
+        with closing(sqlite3.connect(path, isolation_level=None)) as store:
+
+            async def careful(batch: Batch) -> str:
+                (tries,) = store.execute(
+                    "INSERT INTO tries VALUES (?, 1) ON CONFLICT DO UPDATE SET number = number + 1 "
+                    "RETURNING number",
+                    (batch.number,),
+                ).fetchone()
+                if tries > 3:
+                    store.executemany("INSERT INTO done VALUES (?)", [(item,) for item in batch.items])
+                    return "set aside"
+                if "poison" in batch.items:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return "done"
+
+            tell("answered", answer=await combiner.submit(f"item of {os.getpid()}", careful))
+
+
+async def test_a_batch_that_kills_its_process_can_be_given_up(
+    redis: Redis, server: Server, workers: Workers, tmp_path: Path
+) -> None:
+    path = store(tmp_path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        made.execute("CREATE TABLE tries (batch INTEGER PRIMARY KEY, number INTEGER)")
+    await Combiner(redis, "a").leave("poison")
+    four = await workers.start_many(4, poisoned, url=server.url, path=path)
+    ended = await asyncio.gather(*(worker.told("answered") for worker in four), return_exceptions=True)
+    assert [type(end) for end in ended].count(dict) == 1  # the others were killed
+    assert "poison" in done_in(path)
 
 
 async def test_a_runner_that_is_frozen_writes_nothing_late(
