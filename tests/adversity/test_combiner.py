@@ -31,6 +31,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
+from aiolocks.kinds.combiner import _within
 from tests.adversity.tools import AT_ONCE, SLACK, begin, rejected, step
 from tests.conftest import Connect, OwnServer
 from tests.support.cancel import Shot, cancel_twice, sweep, sweep_scopes
@@ -220,6 +221,27 @@ async def test_an_item_of_a_run_to_its_own_name_is_refused_and_may_be_left(sessi
     assert await combiner.submit("outer", run) == "done"
     assert await combiner.submit("after", run) == "done"
     assert seen == [["outer"], ["other"], ["inner", "after"]]
+
+
+async def test_runs_that_lead_to_runs_leave_nothing_in_their_contexts(session: Session) -> None:
+    combiner, over, sizes = Combiner(session, "a"), asyncio.Event(), list[int]()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def next_one(number: int) -> None:
+        await asyncio.sleep(0.01)  # the run that has begun it is over
+        await combiner.submit(number, run)
+
+    async def run(batch: Batch) -> None:
+        sizes.append(len(_within.get()))
+        if len(sizes) == 10:
+            over.set()
+        else:
+            tasks.append(begin(next_one(len(sizes))))
+
+    await combiner.submit(0, run)
+    await asyncio.wait_for(over.wait(), 5)
+    await asyncio.gather(*tasks)
+    assert sizes == [1] * 10
 
 
 # -- errors --------------------------------------------------------------------------------------------------
@@ -648,23 +670,21 @@ async def test_a_caller_of_an_item_that_was_dropped_is_told_so(redis: Redis, con
 
 
 async def test_a_caller_is_not_told_that_a_lost_item_was_done(redis: Redis, connect: Connect) -> None:
-    """A later item is done, and has a larger number than one that the server has lost."""
-    async with Session(redis) as session, Session(connect()) as other, Session(connect()) as third:
+    """A later item is done, and has a larger number than one that a failover has lost."""
+    async with Session(redis) as session, Session(connect()) as other:
         done = Runs()
-        done.may_end.clear()
-        running = begin(Combiner(session, "a", ttl=5).submit(1, done.each))
-        await runs(done)
-        waiting = begin(Combiner(other, "a", ttl=5).submit(2, done.each))
+        here, there = Combiner(session, "a", window=0.3), Combiner(other, "a", window=0.3)
+        first = begin(here.submit(1, done.each))
+        while not await redis.exists("aiolocks:combiner:{a}"):
+            await asyncio.sleep(0.001)
+        lost = begin(there.submit(2, done.each))
         await eventually(lambda: other.statistics().waiters == 1)
-        await redis.flushall()
-        done.may_end.set()
-        assert await Combiner(third, "a", ttl=5).submit(3, done.each) == "3!"
-        with pytest.raises(
-            LockLostError, match=r"not known whether the item was done|does not know the item"
-        ):
-            await asyncio.wait_for(waiting, 5)
-        assert await asyncio.wait_for(running, 5) == "1!"  # that was done here
-        assert done.batches == [[1], [3]]
+        await redis.zremrangebyrank("aiolocks:combiner.items:{a}", 1, 1)
+        later = begin(here.submit(3, done.each))
+        assert await asyncio.gather(first, later) == ["1!", "3!"]
+        assert done.batches == [[1, 3]]
+        with pytest.raises(LockLostError, match="not known whether the item was done"):
+            await asyncio.wait_for(lost, 5)
 
 
 class Garbling:
@@ -800,6 +820,33 @@ async def test_an_outage_of_the_server_loses_nothing(own_server: OwnServer, conn
         server.resume()
         assert await asyncio.wait_for(asyncio.gather(first, second), 8) == ["1!", "2!"]
         assert done.batches == [[1], [2]]
+
+
+async def test_a_batch_is_run_once_on_a_server_that_is_out_of_memory(
+    own_server: OwnServer, connect: Connect
+) -> None:
+    server = await own_server(arguments=("--maxmemory-policy", "noeviction"))
+    admin = connect(server)
+    async with Session(connect(server)) as session, Session(connect(server)) as other:
+        done = Runs()
+        done.may_end.clear()
+        first = begin(Combiner(session, "a").submit("first", done.each))
+        await runs(done)
+        many = [begin(Combiner(other, "a").submit(n, done.each)) for n in range(120)]
+        await eventually(lambda: other.statistics().waiters == 1)
+        worker = begin(Combiner(session, "a").drain(done.each))
+        done.may_end.set()
+        assert await first == "first!"
+        done.may_end.clear()
+        await runs(done, 2)
+        await admin.config_set("maxmemory", 1)
+        done.may_end.set()
+        assert await asyncio.wait_for(asyncio.gather(*many), 10) == [f"{n}!" for n in range(120)]
+        await rejected(Combiner(other, "a").leave("later"))
+        await admin.config_set("maxmemory", 0)
+        worker.cancel()
+        await asyncio.wait({worker})
+    assert done.batches == [["first"], [*range(120)]]
 
 
 async def test_a_server_that_is_gone_is_an_error_in_time(own_server: OwnServer, connect: Connect) -> None:
