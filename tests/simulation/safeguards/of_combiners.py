@@ -81,6 +81,24 @@ OF_COMBINERS: dict[str, Safeguard] = {
         faulty=True,
         sorts=("flush", "empty restart"),
     ),
+    "combiners: what is not known": Safeguard(
+        "Who waits for an item that is not known to be done is not told that it was.",
+        python(
+            "kinds.combiner:Combining._hear",
+            without="LockLostError(LABEL, self._name, _NO_ANSWER)",
+            instead="ResultNotKeptError(self._name, _NO_ANSWER, what=LABEL)",
+        ),
+        COMBINERS,
+        faulty=True,
+        sorts=("flush", "empty restart"),
+    ),
+    "combiners: who was dropped": Safeguard(
+        "Who waits for an item that was dropped is told so.",
+        lua("combiner_", without="flag == 'w' and 'd'", instead="nil"),
+        COMBINERS,
+        faulty=True,
+        sorts=("freeze", "black hole"),
+    ),
     "combiners: a bound": Safeguard(
         "A batch has no more items than one may have.",
         lua("combiner_", without="garbage + most - 1, garbage + most - 1", instead="-1, -1"),

@@ -50,6 +50,7 @@ class Item:
     sure: float = inf
     gone: bool = False
     answered: bool = False
+    dropped: bool = False
     runs: list[Running] = field(default_factory=list)
 
     @property
@@ -92,6 +93,7 @@ class Combined:
         self._within: float | None = rng.choice((None, 0.06))
         self._most: int = rng.choice((1000, 1000, 2, 3))
         self._most_waiting: int = rng.choice((10_000, 10_000, 10_000, 3))
+        self._keep: float = rng.choice((86400.0, 86400.0, 1.0))
         self._items: dict[str, Item] = {}
         self._places: dict[str, int] = {}
         self._runs: list[Running] = []
@@ -133,6 +135,7 @@ class Combined:
             most=self._most,
             most_waiting=self._most_waiting,
             retry=self._retry,
+            keep=self._keep,
         )
         try:
             if one.doing == "drain":
@@ -183,7 +186,11 @@ class Combined:
             answer = str(error).rpartition(": ")[2].split()
         except (LockLostError, ResultNotKeptError) as error:
             item.gone = True
-            if not self._explained(item.asked, one.part, Excused.RESULT, Excused.ERROR):
+            if isinstance(error, ResultNotKeptError) and not item.done:
+                referee.wrong(f"{one.part} is told that its item was done, and no run with it has ended")
+            elif "was dropped" in str(error):
+                self._look_at_dropped(item, one.part)
+            elif not self._explained(item.asked, one.part, Excused.RESULT, Excused.ERROR):
                 referee.wrong(f"{one.part}: {type(error).__name__}: {error}")
             return
         item.answered = True
@@ -203,6 +210,18 @@ class Combined:
         return any(
             self._explained(since, one, *Excused) or self._explained(0.0, one, Excused.RESULT) for one in who
         )
+
+    def _look_at_dropped(self, item: Item, who: str) -> None:
+        """A caller was told that its item was dropped: no run had it, and none has it later."""
+        item.dropped = True
+        if item.runs:
+            self._referee.wrong(f"{who} is told that its item was dropped, and {item.runs[0].who} had it")
+        if not self._may_be_dropped(item) and not self._explained(0.0, who, Excused.RESULT):
+            self._referee.wrong(f"{who} is told that its item was dropped, before its time")
+
+    def _may_be_dropped(self, item: Item) -> bool:
+        """Whether it was kept for as long as it had to be, by clocks that do not go alike."""
+        return self._referee.now - item.asked >= self._keep * 0.9
 
     # -- a run
 
@@ -246,6 +265,8 @@ class Combined:
         for text in run.items:
             if text not in self._items:
                 referee.wrong(f"{who} runs {text}, which was refused")
+            elif self._items[text].dropped:
+                referee.wrong(f"{who} runs {text}, which was dropped")
             else:
                 self._items[text].runs.append(run)
         self._runs.append(run)
@@ -330,7 +351,8 @@ class Combined:
         if self._emptied:
             return
         for item in self._items.values():
-            if item.sure < inf and not item.done and item.text not in self.on_server:
+            dropped = self._may_be_dropped(item) and not item.runs
+            if item.sure < inf and not (item.done or dropped) and item.text not in self.on_server:
                 self._referee.wrong(f"{item.text} is lost")
 
 
