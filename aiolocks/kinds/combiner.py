@@ -327,9 +327,9 @@ class CombinerSteps(LockSteps):
         args = (token, self._retention_ms, bounds.most, bounds.window_ms, bounds.within_ms, str(after))
         return Command(_TAKE, self._run, args, _handed_out, lane=token)
 
-    def answer(self, token: str, entries: Sequence[Entry], *, first: bool) -> Command[bool]:
-        """Leaves answers; `first` those of the batch."""
-        args: list[Argument] = [token, "1" if first else ""]
+    def answer(self, token: str, entries: Sequence[Entry]) -> Command[bool]:
+        """Leaves answers."""
+        args: list[Argument] = [token]
         for entry in entries:
             args += (str(entry.first), str(entry.last), entry.tag, entry.payload)
         return Command(_ANSWER, self._run, tuple(args), truth, lane=token)
@@ -1085,12 +1085,10 @@ class Combining:
                 own.ours = outcomes[number]
             elif number not in only_left:
                 elsewhere.append((number, outcomes[number]))
-        first = True
         for entries in _pieces(_entries(elsewhere)):
-            command = self._commands.answer(lease.token, entries, first=first)
+            command = self._commands.answer(lease.token, entries)
             if not await self._engine.ask(command, patient=True):
                 raise LockLostError(LABEL, self._name, "the run was taken from this session")
-            first = False
 
     def __repr__(self) -> str:
         return f"<Combining {self._name!r} waiting={len(self._waiting)} workers={len(self._workers)}>"

@@ -18,7 +18,7 @@
 --   garbage, of which each step removes some: no step takes long. If no others are there, they go at once;
 -- - a batch that was begun has the same items in each attempt, and after the death of its runner;
 -- - answers is a sorted set by the last item that an answer is for: 'first item:when it came, ms:tag:payload'. Answers above
---   done belong to a batch that is not acknowledged, and nobody is told of them. A run leaves one for each item of its batch
+--   done are of the run that holds the key, and nobody is told of them before it acknowledges. A run leaves one for each item of its batch
 --   whose caller waits elsewhere. So an item up to done without an answer was lost, or its answer was removed with time.
 local run, value, items, answers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local SWEPT, PIECE, PIECE_BYTES, LINGER, SLACK, AT_ONCE = 100, 50, 65536, 30000, 3600000, 16
@@ -151,11 +151,12 @@ local first = math.max(MICROSECONDS, last + 1, done + 1, newest + 1)
 local taken = math.min((#ARGV - 5) / 2, tonumber(ARGV[2]) - waiting)
 if taken < 1 then return {'0', 0, waiting} end
 sweep()
+local added, until_ms = {}, whole(NOW + ARGV[3])
 for i = 0, taken - 1 do
   local number = whole(first + i)
-  redis.call('ZADD', items, number,
-    number .. ':' .. whole(NOW + ARGV[3]) .. ':' .. ARGV[6 + 2 * i] .. ':' .. ARGV[7 + 2 * i])
+  added[2 * i + 1], added[2 * i + 2] = number, number .. ':' .. until_ms .. ':' .. ARGV[6 + 2 * i] .. ':' .. ARGV[7 + 2 * i]
 end
+redis.call('ZADD', items, unpack(added))
 keep(items, ARGV[3] + SLACK)
 redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(MICROSECONDS - ARGV[4] * 1000))
 redis.call('ZADD', puts, whole(first), token, whole(first + taken), token .. '.')
@@ -183,7 +184,7 @@ return {whole(first), taken, waiting + taken, redis.call('EXISTS', run) == 0 and
 -- Invariants:
 -- - an asker that is told something has left the queue;
 -- - nobody is told the answer of a batch that is not acknowledged;
--- - a run is granted only if there is something to run;
+-- - a run is granted only if there is something to run, and no answer is left of one that was not acknowledged;
 -- - an asker that was woken wakes those who have waited since before the end for which it was, however many they are; and
 --   the first waiter, if it leaves a run that it could have had.
 local fence, queue, idle, bell = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -267,6 +268,7 @@ if not due(most, window, within) then
 end
 local minted = mint(fence, MICROSECONDS, retention)
 redis.call('SET', run, token .. ':' .. minted .. ':' .. ARGV[4], 'PX', ttl)
+redis.call('ZREMRANGEBYSCORE', answers, above(done), '+inf')
 sweep()
 return grant(minted, others)
 
@@ -290,20 +292,20 @@ return {0, piece(tonumber(ARGV[6]))}
 -- Leaves some answers of a batch, of which nobody is told before it is acknowledged. Sent again, it does the same.
 --
 -- KEYS  as in combiners
--- ARGV  1 token   2 whether they are the first of the batch ('1')
---       3… for each answer: its first item, its last one, tag, payload
+-- ARGV  1 token   2… for each answer: its first item, its last one, tag, payload
 -- Returns 1, or 0 when the token does not have the run
 --
--- Invariants:
--- - what a runner that died has left is removed before the first answer;
--- - the first write is one that a server allows that is out of memory: a run that was done is not done again for that.
+-- Invariant: the first write is one that a server allows that is out of memory: a run that was done is not done again for
+-- that.
 if not held_by(ARGV[1], redis.call('GET', run)) then return 0 end
 keep(answers, 2 * LINGER)  -- allowed out of memory; then so are later writes
-if ARGV[2] == '1' then redis.call('ZREMRANGEBYSCORE', answers, above(done), '+inf') end
 sweep()
-for i = 3, #ARGV, 4 do
-  redis.call('ZADD', answers, ARGV[i + 1], ARGV[i] .. ':' .. whole(NOW) .. ':' .. ARGV[i + 2] .. ':' .. ARGV[i + 3])
+local added = {}
+for i = 2, #ARGV, 4 do
+  added[#added + 1] = ARGV[i + 1]
+  added[#added + 1] = ARGV[i] .. ':' .. whole(NOW) .. ':' .. ARGV[i + 2] .. ':' .. ARGV[i + 3]
 end
+redis.call('ZADD', answers, unpack(added))
 keep(answers, 2 * LINGER)
 return 1
 

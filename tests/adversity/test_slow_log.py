@@ -17,6 +17,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import (
+    Batch,
+    Combiner,
     FairLock,
     Leadership,
     Limits,
@@ -190,6 +192,32 @@ async def test_an_operator_who_looks_at_all_names(measured) -> None:
             assert await session.deadlocks() == []
 
         assert await measured.longest(look) <= LONGEST
+
+
+@pytest.mark.leaves_keys("aiolocks:combiner*")
+@pytest.mark.parametrize("size", [10, 1000])
+async def test_a_combiner_with_a_thousand_items_that_wait(measured, size) -> None:
+    numbers: list[int] = []
+
+    async def run(batch: Batch) -> None:
+        numbers.append(len(batch))
+        batch.results = [item["number"] for item in batch.items]
+
+    async with a_session(measured) as here, a_session(measured) as there:
+
+        async def combine() -> None:
+            numbers.clear()
+            items = [{"number": number, "text": "x" * size} for number in range(1000)]
+            combiners = [Combiner(session, "a", most=400, window=0.2) for session in (here, there)]
+            left = [combiners[0].leave(item) for item in items]
+            waiting = [combiners[item["number"] % 2].submit(item, run) for item in items[:200]]
+            answers = await asyncio.gather(*left, *waiting)
+            assert answers[1000:] == [*range(200)]
+
+        await combine()  # the scripts are known from now on
+        assert await measured.longest(combine) <= LONGEST
+        assert sum(numbers) == 1200
+        assert len(numbers) >= 3
 
 
 async def test_a_request_that_takes_longer_is_told_whatever_else_is_asked(measured) -> None:

@@ -10,12 +10,12 @@ from redis.asyncio import Redis
 from aiolocks import Batch, Combiner, Left
 
 FROZEN = {
-    "combiners": "2bd6b8df82ea6265db948b2b605cf02ccae979a1",
+    "combiners": "57bbd80f5f71f9a191b4f7ad060ca18a6ed8ebd9",
     "combiner_hand_out": "0d2b6553dcd0f1802461475c50d8234bc3ea1f17",
-    "combiner_put": "597fa400ae4cd8179e23ffa81a88e3f55c4dae91",
-    "combiner_acquire": "252fc13c96987d6e014dc2749b29fc9d7f0b3975",
+    "combiner_put": "8c8fa4518a46c41e0167c08ad1cba69ed732a541",
+    "combiner_acquire": "c972f808c220c34e07e44f29158ec10fe892717b",
     "combiner_take": "66bea88a68237a300816e048f3670de0f2d3113c",
-    "combiner_answer": "c096ac0af66501538fdb4fc87396ad374cf155e8",
+    "combiner_answer": "7dd65e4fe651cf4d78865593f0637791dbfd71ef",
     "combiner_ack": "34bd9d0e55241893a32c307c4003e4c2027eb207",
 }
 PUBLIC = {

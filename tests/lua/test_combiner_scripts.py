@@ -77,9 +77,9 @@ class CombinerScripts(Scripts):
             self.words("combiner_take", self.base, token, HOUR, most, window, within, after)
         )
 
-    async def answer(self, token: str, *entries: tuple[int, int, str], first: bool = True) -> Any:
+    async def answer(self, token: str, *entries: tuple[int, int, str]) -> Any:
         words = [word for a, b, payload in entries for word in (a, b, "v", payload)]
-        return await self.run(self.words("combiner_answer", self.base, token, "1" if first else "", *words))
+        return await self.run(self.words("combiner_answer", self.base, token, *words))
 
     async def ack(self, token: str, run: bytes, upto: int, *, failed: bool = False) -> Any:
         keys = [*self.base, self.key("fence"), self.queue]
@@ -331,7 +331,7 @@ async def test_much_garbage_goes_little_by_little(combiner) -> None:
     run, piece = await combiner.begin(OTHER, most=1)
     assert payloads(piece) == [b"1200"]
     assert await combiner.redis.zcard(combiner.items) == 902
-    await combiner.answer(OTHER)
+    await combiner.answer(OTHER, (upto, upto, "done"))
     assert await combiner.redis.zcard(combiner.items) == 802
 
 
@@ -369,7 +369,7 @@ async def test_answers_are_told_in_pieces_and_for_what_was_asked(combiner) -> No
     run, _ = await combiner.begin(ME)
     each = [(first + n, first + n, f"r{n}") for n in range(150)]
     await combiner.answer(ME, *each[:80])
-    await combiner.answer(ME, *each[80:], first=False)
+    await combiner.answer(ME, *each[80:])
     later = await combiner.left(B, "later", room=1000)
     await combiner.ack(ME, run, first + 149)
     two, settled, told, missing = await combiner.acquire(OTHER, (first, first + 3), (first + 10, first + 149))
@@ -416,10 +416,12 @@ async def test_what_a_dead_runner_has_left_is_no_answer(combiner) -> None:
     await combiner.redis.delete(combiner.run_key)
     run, _ = await combiner.begin(OTHER)
     assert await combiner.answer(ME, (first, first, "late")) == 0
-    await combiner.answer(OTHER, (first, first + 1, "new"))
+    # The other one leaves none for the second, for which it waits itself.
+    await combiner.answer(OTHER, (first, first, "new"))
+    await combiner.answer(OTHER, (first, first, "new"))  # again
     await combiner.ack(OTHER, run, first + 1)
-    _, _, told, _ = await combiner.acquire(THIRD, (first, first + 1))
-    assert told[2:] == [b"v", b"new"]
+    _, settled, told, _ = await combiner.acquire(THIRD, (first, first + 1))
+    assert (told[2:], int(settled)) == ([b"v", b"new"], first + 1)
 
 
 async def test_what_the_server_has_lost_is_told(combiner) -> None:
@@ -629,8 +631,8 @@ ANSWERS_FIRST = "keep(answers, 2 * LINGER)  -- allowed out of memory; then so ar
 
 async def test_out_of_memory_a_run_can_still_end(full) -> None:
     first = full.first
-    assert await full.answer(ME, (first, first, "1"), first=True) == 1
-    assert await full.answer(ME, (first + 1, first + 1, "2"), first=False) == 1
+    assert await full.answer(ME, (first, first, "1")) == 1
+    assert await full.answer(ME, (first + 1, first + 1, "2")) == 1
     assert await full.ack(ME, full.begun, first + 1) == [1]
     _, settled, told, missing = await full.acquire(OTHER, (first, first + 1))
     assert (int(settled), told[3::4], missing) == (first + 1, [b"1", b"2"], [])
@@ -643,7 +645,7 @@ async def test_out_of_memory_it_is_the_first_write_that_opens_the_door(full) -> 
     assert text.count(ANSWERS_FIRST.encode()) == 1
     full.mutant = {"combiner_answer": text.replace(ANSWERS_FIRST.encode(), b"")}
     with pytest.raises(ResponseError, match="used memory > 'maxmemory'"):
-        await full.answer(ME, (full.first, full.first, "1"), first=False)
+        await full.answer(ME, (full.first, full.first, "1"))
 
 
 async def test_the_commands_say_what_the_tests_do(combiner) -> None:
@@ -681,8 +683,8 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
     assert commands.take(ME, 0).parse(await combiner.take(OTHER)) is None
     assert commands.take(ME, 0).parse(await combiner.take(ME)).piece == piece
     entry = Entry(5, 7, "v", b"r")
-    assert commands.answer(ME, [entry], first=True).words(as_eval=True) == combiner.words(
-        "combiner_answer", combiner.base, ME, "1", "5", "7", "v", b"r"
+    assert commands.answer(ME, [entry]).words(as_eval=True) == combiner.words(
+        "combiner_answer", combiner.base, ME, "5", "7", "v", b"r"
     )
     commands.leave(Ack(ME, run, piece.upto, failed=False))
     ack = commands.release(ME, MINUTE)

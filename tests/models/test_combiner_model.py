@@ -224,10 +224,7 @@ async def test_the_scripts_do_what_the_model_does(redis: Any, prefix: str, seed:
 BROKEN = {
     "combiner_put": ("if known_first then", "if false then"),
     "combiner_ack": ("if found[7] == ARGV[2] then return {1} end", ""),
-    "combiner_answer": (
-        "if ARGV[2] == '1' then redis.call('ZREMRANGEBYSCORE', answers, above(done), '+inf') end",
-        "",
-    ),
+    "combiner_acquire": ("redis.call('ZREMRANGEBYSCORE', answers, above(done), '+inf')", ""),
     "combiner_take": ("if not held_by(ARGV[1], redis.call('GET', run)) then return {-1} end", ""),
     "shared/combiner_hand_out": ("if tonumber(ends) < started then", "if false then"),
     "shared/combiners": ("return '(' .. whole(number)", "return whole(number)"),
