@@ -26,9 +26,12 @@ COUNTERS: Final = {
     "admissions": ("request", "Requests that a rate limit has admitted."),
     "refusals": ("request", "Requests that a rate limit has refused at once."),
     "left_items": ("item", "Items that were left with a combiner."),
-    "batches": ("batch", "Batches that a combiner has run."),
-    "batch_items": ("item", "Items of the batches that a combiner has run."),
-    "dropped_items": ("item", "Items that nobody has run for as long as they are kept."),
+    "batches": ("batch", "Batches that a combiner has run to their end."),
+    "batch_items": ("item", "Items of the batches that a combiner has run to their end."),
+    "dropped_items": (
+        "item",
+        "Items that nobody has run for as long as they are kept, or that cannot be read.",
+    ),
 }
 """By name: the unit that is counted, and the description."""
 
@@ -139,7 +142,8 @@ class MeasuringListener(ABC, Generic[SeriesT]):
 
     def on_combined(self, event: LockEvent) -> None:
         """Called by the session."""
-        self._tell(event, batches=1, batch_items=event.items)
+        if event.reason != "again":  # the same items are run once more
+            self._tell(event, batches=1, batch_items=event.items)
 
     def on_dropped(self, event: LockEvent) -> None:
         """Called by the session."""

@@ -991,7 +991,7 @@ class Combining:
                 self._name,
                 items=len(items),
                 seconds=self._engine.now() - began,
-                reason="failed" if raised else "",
+                reason="again" if failed else "failed" if raised else "",
             )
         return not failed
 

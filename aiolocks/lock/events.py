@@ -55,8 +55,8 @@ class LockEvent:
         reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
             for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
             for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for; for
-            `on_combined`, `"failed"` if the run has raised; for `on_dropped`, `"kept no longer"` or
-            `"unreadable"`.
+            `on_combined`, `"failed"` if the run has raised, `"again"` if its items then stay for another
+            attempt; for `on_dropped`, `"kept no longer"` or `"unreadable"`.
         was: Kind of the lock before, for `on_downgraded`; of the upgradable lease, for `on_upgraded`.
         cached: For `on_acquired`: the lease came without a request, for its session had kept it.
         interval: Lower and upper end of what the lease holds, as numbers; None but for the leases of a

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from aiolocks import (
@@ -31,6 +32,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
+from aiolocks.contrib.prometheus import PrometheusListener
 from aiolocks.kinds.combiner import _within
 from tests.adversity.tools import AT_ONCE, SLACK, begin, rejected, step
 from tests.conftest import Connect, OwnServer
@@ -1100,6 +1102,29 @@ async def test_listeners_hear_of_items_and_batches(redis: Redis, caplog: pytest.
         ("combined", 3, True, ""),
         ("left", 1, 1, "a"),
         ("combined", 1, True, "failed"),
+    ]
+
+
+async def test_metrics_count_the_items_of_a_batch_once(redis: Redis) -> None:
+    registry = CollectorRegistry()
+    async with Session(redis, listeners=[PrometheusListener(names={"a": "a"}, registry=registry)]) as session:
+        combiner = Combiner(session, "a", retry=2)
+
+        async def run(batch: Batch) -> None:
+            if batch.attempt < 3:
+                raise ValueError("not yet")
+
+        await combiner.submit(1, run)
+        await combiner.submit(2, run)
+
+    def counted(name: str) -> float | None:
+        return registry.get_sample_value(f"aiolocks_{name}_total", {"kind": "combiner", "name": "a"})
+
+    assert [counted(name) for name in ("left_items", "batches", "batch_items", "dropped_items")] == [
+        2,
+        2,
+        2,
+        0,
     ]
 
 

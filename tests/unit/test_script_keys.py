@@ -33,7 +33,7 @@ ONE_KEY = {
     ),
     *("ZREMRANGEBYSCORE", "ZSCORE"),
 }
-KEYS_ALONE = {"DEL", "EXISTS"}
+KEYS_ALONE = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"TIME"}
 
 MAIN = ""

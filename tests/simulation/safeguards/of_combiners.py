@@ -17,7 +17,9 @@ OF_COMBINERS: dict[str, Safeguard] = {
     "combiners: acknowledged first": Safeguard(
         "A caller has its answer only when its batch is acknowledged.",
         python(
-            "kinds.combiner:Combining._answer", without="own.ours = outcome", instead="own.settle(outcome)"
+            "kinds.combiner:Combining._answer",
+            without="own.ours = outcomes[number]",
+            instead="own.settle(outcomes[number])",
         ),
         COMBINERS,
         faulty=True,
