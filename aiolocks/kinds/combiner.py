@@ -440,7 +440,11 @@ class Batch:
 
     @property
     def attempt(self) -> int:
-        """1, and one more after each run of it that raised. Runs that were cut off are not counted."""
+        """1, and one more after each run of it that raised.
+
+        Runs that were cut off, by the death of their process or the loss of the lease, are not counted: a
+        batch that kills its process has 1 each time. To give it up, count its runs in a store, by `number`.
+        """
         return self._attempt
 
     @property
@@ -1186,6 +1190,10 @@ class Combiner(AsyncOnly):
     `batch.fencing_token` there, as `aiolocks.contrib.sqlalchemy.fence` does, and write what was done in
     the same transaction.
 
+    A run that cannot be acknowledged, as after an outage or the loss of its lease, is followed by another one
+    of the same batch, after at most 1 s, and so on until one is. So a batch that kills its process is run
+    again by the next one: the how-to page shows how to give it up.
+
     It is no queue: items that nobody runs for `keep` are dropped, there are no priorities, and a batch that
     fails for good goes to its callers, not to a place for dead letters.
 
@@ -1197,21 +1205,27 @@ class Combiner(AsyncOnly):
         name: Any non-empty str of at most 1 KiB in UTF-8. Each field in braces is given to each call, and
             percent-encoded; `{{` and `}}` are braces of the name itself.
         ttl: Seconds that a run lasts without a renewal, 50 ms to ten years. It is renewed while its runner
-            lives, however long it takes; when one dies, the next follows after that time.
-        window: Seconds for which items are collected before a run, from the first one on, 0 to 3600. 0: a run
-            begins at once. Items that came while another batch ran have waited already.
-        within: With it, each item begins the window anew, and in all it lasts at most so many seconds. None:
-            the window is not begun anew.
+            lives, however long it takes; when one dies, the next follows after that time. 30 s, as of all
+            locks: longer than pauses of a process or its network mostly are.
+        window: Seconds for which items are collected before a run, from the first one on, 0 to 3600. 0, the
+            default: a run begins at once, and nobody waits longer than without a combiner. Items that came
+            while another batch ran have waited already.
+        within: With it, each item begins the window anew, and in all it lasts at most so many seconds. None,
+            the default: the window is not begun anew.
         most: How many items a batch has at most, 1 to 10 000. A window does not end sooner because of it.
+            1000: what one call of a service or one transaction mostly can do.
         most_waiting: How many items may wait or be run under the name, 1 to a million; more are refused, so
             that a run that does not keep up is noticed. 10 000 small items are some megabytes of the server.
         retry: How often a batch whose run raised is run again, with the same items, before its callers get
-            the error and it is dropped. The next attempt follows at once: sleep in the run for a pause. Runs
-            that were cut off, by a death or the loss of the lease, are not counted.
-        keep: Seconds after which an item that nobody has run is dropped, 1 s to ten years. The next run says
-            so in the log, and to `on_dropped`.
+            the error and it is dropped. 0, the default: its callers know better what to do. The next attempt
+            follows at once: sleep in the run for a pause. Runs that were cut off, by a death or the loss of
+            the lease, are not counted: a deploy would use them up.
+        keep: Seconds after which an item that nobody has run is dropped, 1 s to ten years; a day by default,
+            for a night without callers. The next run says so in the log, and to `on_dropped`; a caller that
+            waits gets `LockLostError`.
         serializer: How items and results travel: an object with `dumps` and `loads`. JSON needs no trust in
-            others that can write to the server; pickle would.
+            others that can write to the server; pickle would. An item that it cannot read is not run: its
+            caller gets the error, and the log and `on_dropped` tell it.
 
     All who use a name give the same options. In one session, those of the last call count.
 
@@ -1299,12 +1313,16 @@ class Combiner(AsyncOnly):
             CombinerFullError: `most_waiting` items wait; this one was not left.
             RemoteCallError: The run raised, elsewhere; in this session, the error itself.
             ResultNotKeptError: The item was done, and its result cannot be had: the serializer did not take
-                it, or this caller did not reach the server for 30 s.
-            LockLostError: The server has lost the item, or it was dropped after `keep`.
+                it.
+            LockLostError: The item was dropped after `keep`. Or it is not known whether it was done: the
+                server has lost it, or this caller did not reach the server for 30 s after its batch.
+            Exception: What the serializer raises of the item or its result, here or elsewhere
+                (`RemoteCallError`).
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`; or
                 for `ttl` seconds while the item waits. The item may have been left: then it will be run.
             SessionClosedError: The session is closed, or was closed meanwhile; the item stays.
-            RuntimeError: The run submits to its own name, and would wait for itself: there, use `leave`.
+            RuntimeError: The run submits to its own name, and would wait for itself: there, use `leave`. Or
+                the run here raised `SystemExit` or `KeyboardInterrupt`: the item stays, for the next run.
             TypeError, ValueError: An argument is wrong; before any I/O.
 
         Cancelled, it ends at once, and leaves its item: it will be done, here while the session is open.
@@ -1327,7 +1345,7 @@ class Combiner(AsyncOnly):
         Raises:
             CombinerFullError: `most_waiting` items wait; this one was not left.
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`. The
-                item may have been left.
+                item may have been left: to leave it again may run it twice.
             SessionClosedError: The session is closed, or was closed meanwhile.
             TypeError, ValueError: An argument is wrong; before any I/O.
 
