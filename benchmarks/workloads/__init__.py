@@ -75,7 +75,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
         partial(LockOrWatchByProcesses, inside=1),
     ],
     "jobs": [SharedRun, Updates, OtherJobs],
-    "combiner": [partial(Combined, callers=250), partial(Combined, callers=25)],
+    "combiner": [partial(Combined, callers=250), partial(Combined, callers=25), partial(Combined, callers=1)],
     "redlock": [RedlockAlone, ContendedRedlock],
     "cluster": [
         partial(InCluster, same=Many),

@@ -23,6 +23,8 @@ from .base import Measure, Workload
 
 _PROCESSES = 4
 _ITEMS = 250
+_ALONE = 30
+"""Items of a caller that is the only one of its process: the worst case, for each of them waits for a run."""
 _RUN = 0.01
 _POLL = 0.005
 """Seconds between two looks of a caller by hand."""
@@ -30,7 +32,7 @@ _numbers = itertools.count()
 
 
 class Combined(Workload):
-    """1 000 items from four processes for one name; a run of 10 ms takes all that is there."""
+    """Items from four processes for one name, up to 1 000; a run of 10 ms takes all that is there."""
 
     name = "combiner"
     figures = (
@@ -42,14 +44,18 @@ class Combined(Workload):
     def __init__(self, settings: Any, *, callers: int) -> None:
         super().__init__(settings)
         self._callers = callers
-        each = _ITEMS // callers
-        self.case = "all at once" if each == 1 else f"{callers} callers"
+        each = self._each
+        self.case = {1: "one caller", _ITEMS: "all at once"}.get(callers, f"{callers} callers")
         self.work = (
-            f"4 processes × {callers} callers × {each} items in turn, for one name; a run of 10 ms takes all "
-            "that is there, and each caller gets its result; by hand, with a list, a hash and a lock, each "
+            f"4 processes × callers ({callers}) × items in turn ({each}), for one name; a run of 10 ms takes "
+            "all that is there, and each caller gets its result; by hand, with a list, a hash and a lock, each "
             "caller looks for its result every 5 ms"
         )
         self.targets = (at_most(1.2, "requests", "1.2 requests an item"),) if each == 1 else ()
+
+    @property
+    def _each(self) -> int:
+        return _ALONE if self._callers == 1 else _ITEMS // self._callers
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -59,7 +65,7 @@ class Combined(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """Four processes."""
-        each = _ITEMS // self._callers
+        each = self._each
         callers = self.settings.size(self._callers, 5)
         async with Crew(address, _PROCESSES, loop=self.settings.loop) as crew:
 
