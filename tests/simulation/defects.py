@@ -340,7 +340,7 @@ DEFECTS = (
         "3441765",
     ),
     Defect(
-        "With RESP2, a waiter listens for its bell before its second connection hears it, and misses a release.",
+        "With RESP2, a waiter listens before its second connection hears its bell, and misses a release.",
         "steals",
         "70060",
         "6f7e2af",
