@@ -718,14 +718,20 @@ class Combining:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if task is self._putting:
+        put = task is self._putting
+        if put:
             self._putting = None
         if task is self._working:
             self._working = None
         if error is None and task.cancelled() and self._engine.closing:
             error = SessionClosedError("the session was closed while waiting")
         if error is not None:
-            self._fail_all(error)
+            self._fail_waiting(error)
+            for worker in self._workers:
+                if not worker.failed.done():
+                    worker.failed.set_exception(error)
+            if put or self._engine.closing:  # else they may still be left
+                self._fail_outbox(error)
         if self._outbox and self._putting is None:
             self._putting = self._begin(self._put_all(), "put")
         self._work_on()
@@ -741,15 +747,17 @@ class Combining:
                 tuple  # they know each other: a cycle would be left to the garbage collector
             )
 
-    def _fail_all(self, error: BaseException) -> None:
-        """All that is left here has this error: what becomes of it, others will see."""
-        waiting, outbox = self._waiting, self._outbox
-        self._waiting, self._outbox = {}, deque()
-        for item in (*waiting.values(), *outbox):
+    def _fail_waiting(self, error: BaseException) -> None:
+        """All that waits here has this error: what becomes of it, others will see."""
+        waiting, self._waiting = self._waiting, {}
+        for item in waiting.values():
             item.fail(error)
-        for worker in self._workers:
-            if not worker.failed.done():
-                worker.failed.set_exception(error)
+
+    def _fail_outbox(self, error: BaseException) -> None:
+        """All that was not sent yet has this error."""
+        outbox, self._outbox = self._outbox, deque()
+        for item in outbox:
+            item.fail(error)
 
     # -- leaving items
 
@@ -848,11 +856,6 @@ class Combining:
                 await self._engine.sleep(PAUSE)
             else:
                 await self._run_once(lease)
-
-    def _fail_waiting(self, error: LockError) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for item in waiting.values():
-            item.fail(error)
 
     def _hear(self, told: Told) -> None:
         """What the server has told of items of this session."""

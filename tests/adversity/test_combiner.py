@@ -974,13 +974,14 @@ def done_in(path: str) -> set[str]:
 
 @pytest.mark.parametrize("dies", ["before", "after"])
 async def test_a_runner_that_is_killed_is_followed_by_one_that_waits(
-    server: Server, workers: Workers, tmp_path: Path, dies: str
+    redis: Redis, server: Server, workers: Workers, tmp_path: Path, dies: str
 ) -> None:
     path = store(tmp_path)
     doomed = await workers.start(push, url=server.url, path=path, name="d", items=3, dies=dies)
     await doomed.told("runs" if dies == "before" else "written")
     other = await workers.start(push, url=server.url, path=path, name="o", items=3)
-    await asyncio.sleep(0.5)
+    while not await redis.zcard("aiolocks:combiner.queue:{a}"):
+        await asyncio.sleep(0.01)
     doomed.kill()
     began = time.monotonic()
     report = await other.told("answered")
