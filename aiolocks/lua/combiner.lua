@@ -12,8 +12,9 @@
 --   has a number that an item had which the server has lost;
 -- - value is a hash: last (the last number that was given), done (the last number of the last batch that was acknowledged),
 --   upto (the last number of the last batch that was begun), batch and attempt (of that batch), started (when it was begun, ms),
---   acked (fencing token of the last run that has ended a batch), waiting (how many items wait or are being run), woken (when
---   a batch was acknowledged last, microseconds: who has waited since before has not been woken for it yet);
+--   acked (fencing token of the last run that has ended a batch), waiting (how many items wait or are being run), woken (if
+--   not all who waited were woken when a batch was acknowledged last, the place in the queue of the last of them; else 0. It
+--   is no time: where the clock was set back, who came since would have waited since before, and all would wake each other);
 -- - an item is above done until its batch is acknowledged by the run that holds the key, and no longer. Items up to done are
 --   garbage, of which each step removes some: no step takes long. If no others are there, they go at once;
 -- - a batch that was begun has the same items in each attempt, and after the death of its runner;
@@ -28,12 +29,11 @@ if not found[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end
 local last, done, upto = tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0)
 local batch, attempt, started = tonumber(found[4] or 0), tonumber(found[5] or 0), tonumber(found[6] or 0)
 
--- Wakes all who have waited since before that time, but the asker: this step rings the first living ones, and each of them
--- rings as many more when it asks again, whatever it is told. Returns the bells that it rang.
-local function wake_since(queue, time, asker)
+-- Wakes all who wait up to that place, but the asker: this step rings the first living ones, and each of them rings as many
+-- more when it asks again, whatever it is told. Returns the bells that it rang.
+local function wake_upto(queue, upto, asker)
   local rung = {}
   while #rung == 0 do
-    local upto = time == math.huge and '+inf' or whole(time)
     local passed = {}
     for _, entry in ipairs(redis.call('ZRANGEBYSCORE', queue, '-inf', upto, 'LIMIT', 0, AT_ONCE)) do
       if entry ~= asker then
@@ -197,7 +197,15 @@ local function leave()
   return redis.call('ZREM', queue, bell)
 end
 
-local function wake_others() return wake_since(queue, tonumber(found[8] or 0), bell) end
+local function wake_others()
+  local last_place = tonumber(found[8] or 0)
+  if last_place == 0 then return {} end
+  local rung = wake_upto(queue, whole(last_place), bell)
+  if redis.call('ZCOUNT', queue, '-inf', whole(last_place)) == 0 then
+    pcall(redis.call, 'HSET', value, 'woken', 0)  -- not out of memory; then they are looked for once more
+  end
+  return rung
+end
 
 local function refuse(remaining)
   local reply = {0, remaining, unpack(wake_others())}
@@ -339,5 +347,7 @@ last = math.max(last, done)
 local _, waiting = counts()
 if waiting == 0 then redis.call('UNLINK', items) end
 sweep()
-note(tonumber(ARGV[3]), 'done', whole(done), 'acked', ARGV[2], 'woken', whole(MICROSECONDS))
-return {1, unpack(wake_since(queue, math.huge))}
+local rung = wake_upto(queue, '+inf')
+local last_place = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
+note(tonumber(ARGV[3]), 'done', whole(done), 'acked', ARGV[2], 'woken', whole(last_place))
+return {1, unpack(rung)}

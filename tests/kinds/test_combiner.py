@@ -10,13 +10,13 @@ from redis.asyncio import Redis
 from aiolocks import Batch, Combiner, Left
 
 FROZEN = {
-    "combiners": "57bbd80f5f71f9a191b4f7ad060ca18a6ed8ebd9",
+    "combiners": "a1c98ba123843a3b0c0860937b5e7a9479ba85cf",
     "combiner_hand_out": "0d2b6553dcd0f1802461475c50d8234bc3ea1f17",
     "combiner_put": "8c8fa4518a46c41e0167c08ad1cba69ed732a541",
-    "combiner_acquire": "c972f808c220c34e07e44f29158ec10fe892717b",
+    "combiner_acquire": "246dff39961b45f856f16d719bdaf134c50ea833",
     "combiner_take": "66bea88a68237a300816e048f3670de0f2d3113c",
     "combiner_answer": "7dd65e4fe651cf4d78865593f0637791dbfd71ef",
-    "combiner_ack": "34bd9d0e55241893a32c307c4003e4c2027eb207",
+    "combiner_ack": "74235da072ea78bcea9b10bb7b36502b0da33099",
 }
 PUBLIC = {
     Combiner: "name ttl submit leave drain __call__",

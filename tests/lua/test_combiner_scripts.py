@@ -516,9 +516,32 @@ async def test_many_are_woken_a_few_at_a_time_and_only_for_what_has_ended(combin
     await combiner.sit("late", seat="")  # for the next batch: it has nothing to hear of this one
     rung = (await combiner.acquire(OTHER, (number, number), who="w00", queued=True))[4:]
     assert rung == [combiner.bell(f"w{n:02}") for n in range(17, 32)]
+    assert (await combiner.fields())["woken"] != "0"
     rung = (await combiner.acquire(OTHER, (number, number), who="w01", queued=True))[4:]
     assert rung == [combiner.bell(f"w{n:02}") for n in range(32, 40)]
     assert await combiner.states("late") == [b""]
+    # All were. If the clock was set back, who comes now has a place before theirs: nobody wakes it for that.
+    assert (await combiner.fields())["woken"] == "0"
+    await combiner.redis.zadd(combiner.queue, {combiner.bell("late"): 1})
+    assert (await combiner.acquire(OTHER, who="w02", queued=True))[2:] == [combiner.bell("w02")]
+    assert await combiner.states("late") == [b""]
+
+
+async def test_many_are_woken_also_if_the_clock_was_set_back(combiner) -> None:
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    for n in range(18):
+        await combiner.acquire(OTHER, (number, number), who=f"w{n:02}")
+        await combiner.redis.zadd(combiner.queue, {combiner.bell(f"w{n:02}"): 8_000_000_000_000_000 + n})
+    assert len((await combiner.ack(ME, run, number))[1:]) == 16
+    assert len((await combiner.acquire(OTHER, (number, number), who="w00", queued=True))[4:]) == 2
+    # A batch that has ended with few waiters leaves nobody to be woken.
+    number = await combiner.left(B, "two")
+    run, _ = await combiner.begin(ME)
+    await combiner.acquire(OTHER, (number, number), who="w00")
+    await combiner.redis.hset(combiner.value, "woken", 8_000_000_000_000_000)
+    assert await combiner.ack(ME, run, number) == [1, combiner.bell("w00")]
+    assert (await combiner.fields())["woken"] == "0"
 
 
 async def ended_before_many(combiner: CombinerScripts) -> None:

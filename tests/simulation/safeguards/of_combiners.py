@@ -48,7 +48,7 @@ OF_COMBINERS: dict[str, Safeguard] = {
     ),
     "combiners: news": Safeguard(
         "Who waits for an answer is told of it.",
-        lua("combiner_ack", without="return {1, unpack(wake_since(queue, math.huge))}", instead="return {1}"),
+        lua("combiner_ack", without="local rung = wake_upto(queue, '+inf')", instead="local rung = {}"),
         COMBINERS,
     ),
     "combiners: what was asked for": Safeguard(
