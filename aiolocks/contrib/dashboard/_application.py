@@ -86,7 +86,7 @@ class Dashboard:
             await self._serve(scope, receive, send)
 
     async def aclose(self) -> None:
-        """Ends all streams, so that a server can shut down at once. The next viewer opens it again."""
+        """Ends all streams, so that a server can shut down at once. The next viewer starts it again."""
         await self._sampler.aclose()
 
     async def _live(self, receive: Receive, send: Send) -> None:

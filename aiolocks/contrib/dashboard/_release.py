@@ -35,15 +35,15 @@ _OWN_HEADER: Final = b"x-aiolocks-release"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRequest:
-    """The question that `allow_release` is asked.
+    """The release that `allow_release` is asked to allow.
 
     Attributes:
         kind: Kind of the lock.
         name: Name of the lock that the operator has chosen.
-        names: All names that would be freed, `name` first: of a `MultiLock` all of its names, for it cannot
-            lose one of them alone.
-        holders: The holders that would lose them.
-        scope: The ASGI scope of the request: `scope["user"]`, `scope["session"]`, `scope["state"]` are there
+        names: All names that would be freed, `name` first. For a `MultiLock` these are all of its names,
+            because it cannot lose only one of them.
+        holders: The holders that would lose the lock.
+        scope: The ASGI scope of the request. It has `scope["user"]`, `scope["session"]` and `scope["state"]`
             if the application around the dashboard puts them there.
         headers: The headers of the request, with names in lower case.
     """
