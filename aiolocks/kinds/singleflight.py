@@ -870,40 +870,40 @@ class SingleFlight:
     value or its error. With `keep`, later callers get the value too: an idempotency key, or a cache. As a
     decorator it takes the key from the arguments: see `__call__`.
 
-    The function runs in a task of the session, in the context of its first caller here, and not in the
-    caller's own task. So a cancelled caller ends only its own wait. When no caller in this process waits any
-    more, the work is cancelled, and a caller that waits in another process does it at once. If the process
-    that runs the function dies, another one runs it when the lease ends.
+    The function runs in a task of the session, in the context of its first caller in this session, and not in
+    the caller's own task. So a cancelled caller ends only its own wait. When no caller in this process waits
+    any more, the work is cancelled, and a caller that waits in another process does it at once. If the
+    process that runs the function dies, another one runs it when the lease ends.
 
     Each run holds a lease, renewed while it lives. If the lease is lost, the function is cancelled, and the
     call tries again: in most cases another process has run it by then. So the function may run more than
     once. A write that only the last run may make needs a fencing token: see `turn`.
 
-    A `SingleFlight` is a description: cheap, immutable, for any number of keys and tasks.
+    A `SingleFlight` is a description: cheap and immutable, for any number of keys and tasks.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
-        ttl: Seconds that the lease of a run lasts without a renewal, 50 ms to ten years: for so long a runner
-            that died holds up the others. No limit to how long a run may take.
+        ttl: Seconds that the lease of a run lasts without a renewal, 50 ms to ten years. If the runner dies,
+            the others wait for this time. It does not limit how long a run may take. Default 30 s.
         keep: Seconds for which a value is kept, from the end of the call that made it, however late the
-            server hears of that; 0 gives it to those alone who were waiting. Errors are not kept. If the
+            server hears of it. With 0, the default, only waiting callers get it. Errors are not kept. If the
             server's clock is set back, a value is kept for at most `keep` (and `stale`) from when a caller
-            asks for it next. If a value cannot be kept, the server keeps for as long that the
-            work was done: see `ResultNotKeptError`. The runner's own `keep` counts.
-        stale: Seconds after `keep` for which the old value is still given, at once, while the session of one
-            caller replaces it in the background; 0 lets the callers wait for the new one. Not for an
-            idempotency key: the function runs again.
+            asks for it next. If a value cannot be kept, the server remembers for the same time that the work
+            was done: see `ResultNotKeptError`. The runner's own `keep` counts.
+        stale: Seconds after `keep` for which callers still get the old value at once, while the session of
+            one caller replaces it in the background. With 0, the default, callers wait for the new value. Not
+            for an idempotency key, because the function runs again.
         early: A factor, 0 to 1000, for replacing a value before its end in the same way, at random. Each
             question draws a time, `-early * ln(uniform)` times the duration of the run that made the value,
-            and a value that ends within that time is due. So costly values are replaced earlier, and hardly
-            ever by two callers. 1 is right as a rule, more is earlier, 0 is never. The algorithm is XFetch:
-            Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention",
-            Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early` counts.
-        jitter: The share of `keep`, 0 to 1, by which it is shortened at most, at random for each value: what
-            was made at the same time does not end at the same time.
-        serializer: How values travel to other processes: an object with `dumps` and `loads`. JSON needs no
-            trust in others that can write to the server; pickle would. It is asked when the function has
-            ended: only the value itself shows whether it can be written.
+            and a value that ends within that time is due. So costly values are replaced earlier, and rarely
+            by two callers. 1 is right as a rule, more is earlier, and 0, the default, is never. The algorithm
+            is XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
+            Prevention", Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early` counts.
+        jitter: The largest share of `keep`, 0 to 1, by which it is shortened, at random for each value, so
+            that values made at the same time do not end at the same time. Default 0.
+        serializer: An object with `dumps` and `loads` that turns values into bytes for other processes. The
+            default, JSON, needs no trust in others that can write to the server; pickle would. It is called
+            when the function has ended, because only the value itself shows whether it can be written.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.

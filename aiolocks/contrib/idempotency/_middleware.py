@@ -57,8 +57,7 @@ class IdempotencyMiddleware:
         required: Whether a request of these methods without a key is refused with 400. Default: False.
         wait: Seconds that a repetition waits while the first request runs, before the answer is 409. Default:
             0.
-        keep: Seconds for which an answer is kept, and for which a key is refused after a crash. Default: 86
-            400, a day.
+        keep: Seconds that an answer is kept, and that a key is refused after a crash. Default: 86 400, a day.
         ttl: Seconds after which other processes know that a process has died. Until then its keys are
             answered 409 `running`. Default: 30. It does not limit how long a handler may take. See
             `SingleFlight`.
