@@ -122,7 +122,7 @@ class LockTimeoutError(LockError, TimeoutError):
         if reason:
             pass
         elif by_itself:
-            reason = f"held by this very task; {_advice(kind)}"
+            reason = f"held by this task itself; {_advice(kind)}"
         elif known:
             reason = f"held {known}"
         elif kept and remaining is not None:
@@ -178,13 +178,13 @@ class DeadlockError(LockError):
         self.deadlock = deadlock
         if deadlock is not None:
             super().__init__(
-                f"{kind} {name!r} would be waited for for ever: {deadlock}; take the locks in the same order "
+                f"the wait for {kind} {name!r} would never end: {deadlock}; take the locks in the same order "
                 "everywhere, or all at once with a MultiLock"
             )
             return
         super().__init__(
-            f"{kind} {name!r} would be waited for for ever: this very task holds {held}, which excludes it; "
-            f"{_advice(kind)}"
+            f"the wait for {kind} {name!r} would never end: this task itself holds {held}, which excludes "
+            f"it; {_advice(kind)}"
         )
 
 

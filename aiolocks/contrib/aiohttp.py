@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
     if error.name != "aiohttp":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.aiohttp needs aiohttp: pip install aiolocks[aiohttp]", name=error.name
+        "aiolocks.contrib.aiohttp needs aiohttp: pip install 'aiolocks[aiohttp]'", name=error.name
     ) from error
 
 from .. import Session

@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.fastapi needs FastAPI: pip install aiolocks[fastapi]", name=error.name
+        "aiolocks.contrib.fastapi needs FastAPI: pip install 'aiolocks[fastapi]'", name=error.name
     ) from error
 
 from ..kinds.lock import Lock

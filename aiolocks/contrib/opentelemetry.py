@@ -8,7 +8,9 @@ from typing import Final, final
 try:
     from opentelemetry.metrics import MeterProvider, get_meter
 except ImportError as error:
-    raise ImportError("this needs opentelemetry-api: pip install aiolocks[opentelemetry]") from error
+    raise ImportError(
+        "aiolocks.contrib.opentelemetry needs opentelemetry-api: pip install 'aiolocks[opentelemetry]'"
+    ) from error
 
 from .. import __version__
 from ..lock.statistics import BOUNDS

@@ -19,7 +19,9 @@ try:
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
-    raise ImportError("this needs prometheus-client: pip install aiolocks[prometheus]") from error
+    raise ImportError(
+        "aiolocks.contrib.prometheus needs prometheus-client: pip install 'aiolocks[prometheus]'"
+    ) from error
 
 from ..lock.statistics import BOUNDS
 from ._labels import Names, bounds
@@ -133,7 +135,7 @@ class _Dead:
                     if path.name.startswith("gauge_live") and _is_dead(pid):
                         path.unlink(missing_ok=True)  # another process may be the first
         except OSError as error:
-            log.warning("the gauges of processes that have ended stay: %s: %s", self._directory, error)
+            log.warning("the gauges of processes that have ended stay in %s: %s", self._directory, error)
             self._directory = None
 
 

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     if error.name != "sqlalchemy":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.sqlalchemy needs sqlalchemy: pip install aiolocks[sqlalchemy]", name=error.name
+        "aiolocks.contrib.sqlalchemy needs sqlalchemy: pip install 'aiolocks[sqlalchemy]'", name=error.name
     ) from error
 
 from sqlalchemy.dialects import mysql

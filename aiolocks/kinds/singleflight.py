@@ -714,7 +714,9 @@ class Flight:
         within = _within.get()
         caller = None if within is None else within()
         if caller is not None and self._needs(caller):
-            raise RuntimeError(f"the call of SingleFlight key {self._name!r} waits for itself")
+            raise RuntimeError(
+                f"the call of SingleFlight key {self._name!r} waits for itself: ask for another key"
+            )
         waiter: asyncio.Future[bool] = self._engine.waiter()
         self._waiters[waiter] = self._engine.now()
         if caller is not None:

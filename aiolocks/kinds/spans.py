@@ -419,7 +419,9 @@ class SpanLease(Lease):
             possession.lose("the server no longer has it as the holder")
         possession.ensure_held()
         if not changed.part:
-            raise ValueError(f"{possession.label} {self.name!r} cannot become more than it is")
+            raise ValueError(
+                f"{possession.label} {self.name!r} cannot become more than it is: shrink() takes a part of it"
+            )
         shrunk = (span.a, span.b) != (self._span.a, self._span.b)
         self._span = span
         possession.interval = self._span_class.ends(span)
@@ -527,7 +529,9 @@ class WriterLease(SpanLease):
                 "the upgradable lease remains"
             )
         if self._span.mode != "w":
-            raise RuntimeError(f"{self._possession.label} {self.name!r} was downgraded before")
+            raise RuntimeError(
+                f"{self._possession.label} {self.name!r} was downgraded before, and is that of a reader now"
+            )
         await self._become(self._span._replace(mode="r"))
 
 

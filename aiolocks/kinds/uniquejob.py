@@ -378,10 +378,12 @@ class Ticket:
             raise TypeError(f"a ticket is the str that enqueue() gave, not {type(text).__name__}")
         found = _FORM.fullmatch(text)
         if found is None:
-            raise ValueError(f"this is not a ticket that enqueue() gave: {text[:64]!r}")
+            raise ValueError(f"this is not a ticket that enqueue() gave, unchanged: {text[:64]!r}")
         ticket = cls(key, _LETTERS[found[1]], int(found[2]), found[3])
         if ticket.encode() != text:
-            raise ValueError(f"the ticket {text!r} is not one of job {key!r}")
+            raise ValueError(
+                f"the ticket {text!r} is not one of job {key!r}: perform it with the UniqueJob of its own key"
+            )
         return ticket
 
     @property

@@ -174,7 +174,9 @@ class BodyScope:
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
-            raise RuntimeError("a lease is entered inside a task")
+            raise RuntimeError(
+                "a lease is entered inside a task: run this in a coroutine, as with asyncio.run()"
+            )
         self._loop = loop
         self.task = task
         self._cancels = cancels
@@ -346,7 +348,7 @@ class Handle:
             ):
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
-            raise ValueError("this is not a handle that detach() gave") from None
+            raise ValueError("this is not a handle that detach() gave: give that str, unchanged") from None
         if (handle.kind, handle.name) != (kind, name):
             raise ValueError(f"the handle is of {handle.kind} {handle.name!r}, not of {kind} {name!r}")
         return handle
@@ -680,7 +682,10 @@ class Possession:
         """Raises unless this is the process and the event loop of the holder."""
         self.ensure_this_process()
         if asyncio.get_running_loop() is not self.engine.loop:
-            raise RuntimeError(f"this lease of {self.label} {self.name!r} belongs to another event loop")
+            raise RuntimeError(
+                f"this lease of {self.label} {self.name!r} belongs to another event loop: use it there, or "
+                "hand it over with detach() and adopt()"
+            )
 
     def _why_not_held(self) -> str:
         if self.engine.pid != current_pid():
@@ -1052,7 +1057,9 @@ class Lease(AsyncOnly):
         """Enters the lease, and returns the task that has entered."""
         possession = self._possession
         if possession.scope is not None:
-            raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
+            raise RuntimeError(
+                f"this lease of {possession.label} {self.name!r} was entered before: acquire the lock again"
+            )
         engine, term, watch = self._engine, possession.term, possession.watch
         over = term.moment(engine.now(), clocks.steady()) >= term.deadline
         if over or watch is None or engine.pid != current_pid():
@@ -1074,7 +1081,7 @@ class Lease(AsyncOnly):
     ) -> None:
         scope = self._possession.scope
         if scope is None:
-            raise RuntimeError("this lease was not entered")
+            raise RuntimeError("this lease was not entered: write `async with lease:`")
         if scope.left:
             label, name = self._possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)

@@ -572,7 +572,7 @@ class Session(AsyncOnly):
 
     def _usable_engine(self) -> Context:
         if self._closed_unused:
-            raise SessionClosedError("the session is closed")
+            raise SessionClosedError("the session is closed: use a session that is open")
         if self._own is not None and (engine := self._engine) and engine.left_behind and not engine.closing:
             self._own.forget()  # nothing of it can be closed any more
             self._begin_anew()

@@ -241,7 +241,7 @@ class Lease(SyncOnly):
     def __enter__(self) -> Self:
         self._lease.ensure_held()
         if self._inside:
-            raise RuntimeError(f"{self!r} was entered before")
+            raise RuntimeError(f"{self!r} was entered before: acquire the lock again")
         self._inside = True
         return self
 
@@ -276,7 +276,12 @@ class Lease(SyncOnly):
         if thread.of_parent:
             keep(lease)
         elif thread.tell(lambda: thread.begin(_forsaken(lease, watch, entered=entered))):
-            warnings.warn(f"{self!r} was never released", ResourceWarning, stacklevel=1, source=self)
+            warnings.warn(
+                f"{self!r} was never released: enter it with `with`, or call release()",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
 
     def __repr__(self) -> str:
         return f"<sync {repr(self._lease)[1:]}"
@@ -322,7 +327,7 @@ def _call(on_lost: OnLost, error: LockLostError) -> None:
     try:
         on_lost(error)
     except Exception:
-        log.exception("on_lost of a lock has failed, which was called because: %s", error)
+        log.exception("on_lost of a lock has failed; it was called because: %s", error)
 
 
 @final

@@ -320,7 +320,10 @@ class ServerProcess:
         return ServerStartError("\n  ".join([f"{self.executable} {what}", *tail]))
 
     def _not_started(self) -> RuntimeError:
-        return RuntimeError(f"<{type(self).__name__} {self._state.value}> has not been started")
+        return RuntimeError(
+            f"<{type(self).__name__} {self._state.value}> has not been started: enter it with `async with` "
+            "or `with`, or await start()"
+        )
 
     @property
     def _tether(self) -> Lifeline:
@@ -352,4 +355,6 @@ class ServerProcess:
 
     def _require_owner(self) -> None:
         if self._owner != os.getpid():
-            raise RuntimeError(f"{self!r} belongs to process {self._owner}, of which this is a fork")
+            raise RuntimeError(
+                f"{self!r} belongs to process {self._owner}, of which this is a fork: make another one here"
+            )

@@ -298,7 +298,9 @@ def test_no_page_is_too_long(page: Page) -> None:
 
 def test_words_are_counted_without_tables_and_code(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
-    path.write_text("# Two words\n\n- and `three` more\n\n| a | b |\n|---|---|\n\n```sh\nls -l\n```\n", "utf-8")
+    path.write_text(
+        "# Two words\n\n- and `three` more\n\n| a | b |\n|---|---|\n\n```sh\nls -l\n```\n", "utf-8"
+    )
     assert read(path).words == 7  # and the marks of the heading and of the list
 
 

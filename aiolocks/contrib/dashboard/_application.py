@@ -132,7 +132,7 @@ class Dashboard:
             query = _query_of(scope)
             self._engine()
         except (ValueError, TypeError):
-            await answer_text(send, 400, "the query is not as it should be")
+            await answer_text(send, 400, "the query is malformed: load the page again")
             return
         except SessionClosedError as error:
             await answer_json(send, 503, error=str(error))

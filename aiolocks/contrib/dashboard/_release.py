@@ -143,7 +143,7 @@ class Releases:
         except Exception:
             log.exception("allow_release failed, and so %s %r is not released", info.kind, info.name)
             self._note(info, names, by, "refused")
-            raise Refusal(500, "whether this is allowed could not be found out") from None
+            raise Refusal(500, "allow_release has failed: see the log of the server") from None
         named = cast("object", decision)
         if named is not True and not (isinstance(named, str) and named):
             self._note(info, names, by, "refused")
@@ -222,5 +222,5 @@ def _wanted(body: bytes | None) -> tuple[str, str, frozenset[str]]:
         if kind not in holdable():
             raise ValueError("no such kind")
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise Refusal(400, "the request is not as it should be") from None
+        raise Refusal(400, "the request is malformed: load the page again") from None
     return kind, name, leases

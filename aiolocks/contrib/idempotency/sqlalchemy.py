@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "sqlalchemy":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.idempotency.sqlalchemy needs SQLAlchemy: pip install aiolocks[sqlalchemy]",
+        "aiolocks.contrib.idempotency.sqlalchemy needs SQLAlchemy: pip install 'aiolocks[sqlalchemy]'",
         name=error.name,
     ) from error
 

@@ -185,7 +185,7 @@ class Schedule(AsyncOnly):
     ) -> None:
         kept, self._keeping = self._keeping, None
         if kept is None:
-            raise RuntimeError(f"{self!r} was not entered")
+            raise RuntimeError(f"{self!r} was not entered: write `async with`, or await run()")
         keeper, keeping = kept
         keeping.cancel()
         await asyncio.wait([keeping])
