@@ -51,8 +51,8 @@ _READING = """\
 ## How each figure is measured
 
 [Each workload](benchmark-workloads.md) has a table. It is measured in one run, in which the contenders take
-turns; a figure is the median of its rounds. In addition to aiolocks and other libraries, there is the *floor*:
-the same work with only the driver or the timer. No lock can be faster than that in this way.
+turns; a figure is the median of its rounds. In addition to aiolocks and other libraries, there is the
+*floor*: the same work with only the driver or the timer. No lock can be faster than that in this way.
 
 In `fair`, `semaphore`, `rw` and `range` the floor is the same work without any other task. In `cluster` it is
 the same work on one server. `fair`, `semaphore`, `rw`, `range`, `alone` and `lock-or-watch` consist of single
@@ -65,8 +65,8 @@ This page has the table of each workload of `python -m benchmarks`. The page
 measured, what the floor is, and how the other libraries are used.
 
 `median`, and `min – max`, are those of the rounds. `÷ floor` is the median divided by that of the floor, and
-`÷ redis-py` is the median divided by that of redis-py. `target` is what aiolocks is meant to reach, followed by
-what it reached. A dash means that there is nothing to compare.
+`÷ redis-py` is the median divided by that of redis-py. `target` is what aiolocks is meant to reach, followed
+by what it reached. A dash means that there is nothing to compare.
 """
 
 _PEERS = """\
