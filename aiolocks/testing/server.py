@@ -109,9 +109,9 @@ class EmbeddedServer(ServerProcess):
     async def aclose(self) -> None:
         """Closes the clients that `client` made, kills the server and removes its directory.
 
-        The default sessions of the clients are closed, too, before the server is killed. This takes up to 1 s if
-        a body still holds a lease, or if the server is paused. A second call does nothing. Cancelled, it still
-        kills the server and removes the directory.
+        The default sessions of the clients are closed, too, before the server is killed. This takes up to 1 s
+        if a body still holds a lease, or if the server is paused. A second call does nothing. Cancelled, it
+        still kills the server and removes the directory.
         """
         clients, self._clients = self._clients, None
         try:
