@@ -157,7 +157,7 @@ class Latch(AsyncOnly):
 
     await latch.count_down()                # each of eight workers, at its end
 
-    async with latch:                       # anybody who needs all of it: waits
+    async with latch:                       # a task that needs all of it: waits
         ...
     ```
 
@@ -173,9 +173,9 @@ class Latch(AsyncOnly):
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        count: How many steps open it, 1 to a billion. All who use a name give the same one.
-        ttl: Seconds that it lasts after its last use, 1 s to ten years. An hour is longer than most work;
-            where nobody waits and steps are further apart, give more.
+        count: How many steps open it, 1 to a billion. All users of a name give the same number.
+        ttl: Seconds that it lasts after its last use, 1 s to ten years. The default, an hour, is longer than
+            most work. If no task waits and the steps are further apart, give more.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.

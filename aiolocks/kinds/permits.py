@@ -515,10 +515,10 @@ class FairLock(Acquirable[Lease]):
     ```
 
     A waiter keeps its place by a sign of life that its session sends, and that lasts 2 s. Waiters that die,
-    however many, delay the next one by at most these 2 s. `try_acquire` does not overtake
-    either: it is refused while anybody waits.
+    however many, delay the next one by at most these 2 s. `try_acquire` does not overtake either: it is
+    refused while a task waits.
 
-    It has a name space of its own: a `FairLock` and a `Lock` of one name do not know of each other.
+    It has a name space of its own: a `FairLock` and a `Lock` of the same name are separate locks.
 
     Options that are not described here are those of `Lock`.
 

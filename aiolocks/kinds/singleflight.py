@@ -948,57 +948,59 @@ class SingleFlight:
         early: float = AS_CONFIGURED,
         jitter: float = AS_CONFIGURED,
     ) -> T:
-        """Gives the result of `fn`, or raises its error, also if another caller has called it.
+        """Returns the result of `fn`, or raises its error, also if another caller has called it.
 
-        Where the call was made in this session, by whichever `SingleFlight`, all who wait here get the very
-        object, and joining costs no request. From elsewhere comes what the serializer makes of it, and an
-        error as `RemoteCallError`; an `HTTPException` of FastAPI, Starlette or aiohttp as one with the same
+        All callers of this session that wait get the same object, by whichever `SingleFlight` they ask, and
+        to join costs no request. Callers of other sessions get what the serializer makes of it, and an error
+        as `RemoteCallError`. An `HTTPException` of FastAPI, Starlette or aiohttp comes as one with the same
         status, detail and headers, if the process has loaded one of them.
 
         A value that is due (`stale`, `early`) is returned at once, and replaced in the background. One
-        session then runs its caller's `fn` in the background, also after that caller has gone; the end of
-        the session ends it. If `fn` raises there, or the server refuses the new value, the log says so, and
-        the old value stays until its end. For 1 s no session tries again; if the server could not be told, at
-        least this one does not.
+        session then runs its caller's `fn` in the background, also after that caller has gone; the end of the
+        session ends it. If `fn` raises there, or the server refuses the new value, the log says so, and the
+        old value stays until its end. For 1 s no session tries again. If the server could not be told, at
+        least this session does not.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.
-            fn: A function without arguments that gives an awaitable, as a coroutine function does. If a
-                `CancelledError` comes out of it by itself, all callers get a `RuntimeError`.
-            fingerprint: The content of the request, for a key that a client chose: the body of a POST. Only a
-                hash of it is stored. None is a fingerprint like another: give it always or never.
+            fn: A function without arguments that returns an awaitable, such as a coroutine function. If it
+                raises a `CancelledError` by itself, all callers get a `RuntimeError`.
+            fingerprint: The content of the request, for a key that a client chose, such as the body of a
+                POST. Only a hash of it is stored. None, the default, is a fingerprint like another: give one
+                always or never.
             blocking_timeout: Seconds to wait for the run of another caller, from the moment at which this
                 session knows that the run goes on; 0 ends the call at that moment. A value that is kept is
-                returned all the same, and the time that `fn` takes does not count. None waits for as long
-                as the run takes.
-            keep: As of the `SingleFlight`, which gives the default; so for the others.
-            stale: As of the `SingleFlight`.
-            early: As of the `SingleFlight`.
-            jitter: As of the `SingleFlight`.
+                still returned, and the time that `fn` takes does not count. None, the default, waits for as
+                long as the run takes.
+            keep: As of the `SingleFlight`, whose value is the default.
+            stale: As of the `SingleFlight`, whose value is the default.
+            early: As of the `SingleFlight`, whose value is the default.
+            jitter: As of the `SingleFlight`, whose value is the default.
 
         Raises:
-            LockTimeoutError: The run of another caller did not end within `blocking_timeout`; this call has
+            LockTimeoutError: The run of another caller did not end within `blocking_timeout`. This call has
                 not run `fn`.
             FingerprintError: The key is in use, or its value kept, for another fingerprint.
-            RemoteCallError: The function raised, elsewhere.
-            ResultNotKeptError: The work was done, but others cannot have its value: the serializer did not
-                take it, or Redis refused it (as larger than its `proto-max-bulk-len`), or did not take it in
-                time. With `keep`, also callers in the session that ran it get this error, with its value;
-                others get it for as long as `keep`, and the function does not run again. Without `keep`
-                callers in that session get the value, and the error is for waiters elsewhere. If
-                Redis could not even be told that the work was done, the error says that a new call may do it
-                again. With `stale` or `early` it is a cache: see the decorator.
+            RemoteCallError: The function raised in another session.
+            ResultNotKeptError: The work was done, but others cannot have its value: the serializer refused
+                it, or Redis refused it (as larger than its `proto-max-bulk-len`) or did not take it in time.
+                With `keep`, callers in the session that ran it also get this error, with its value; others
+                get it for as long as `keep`, and the function does not run again. Without `keep`, callers in
+                that session get the value, and waiters in other sessions get the error. If Redis could not
+                even be told that the work was done, the error says that a new call may do it again. With
+                `stale` or `early` it is a cache: see the decorator.
             LockLostError: The lease was lost three times, each time while the function ran.
-            BackendError: Redis refused for good, or gave no answer at all for `ttl` seconds. Not once the
-                function has ended: then its callers here get its value, with `keep` as the value of a
-                `ResultNotKeptError`, and the log says that nobody else was told.
+            BackendError: Redis refused for good, or gave no answer at all for `ttl` seconds. After the
+                function has ended it is not raised: the callers in its session get its value, with `keep` as
+                the value of a `ResultNotKeptError`, and the log says that no other session was told.
             SessionClosedError: The session is closed, or was closed meanwhile.
-            RuntimeError: It would wait for itself: asked by the function, or by a task or call that it began.
+            RuntimeError: The call would wait for itself: the function asks for its own key, or a task or call
+                that it began does.
             TypeError, ValueError: An argument is wrong; before any I/O.
 
-        Cancelled, it ends at once. The function goes on while others wait for it here, and is cancelled
-        otherwise. A value that must be kept is published also when no caller waits any more. Limit the wait
-        with `asyncio.timeout()`.
+        If a caller is cancelled, its call ends at once. The function goes on while others wait for it in this
+        session; otherwise it is cancelled. A value that must be kept is published also when no caller waits
+        any more. Limit the wait with `asyncio.timeout()`.
         """
         return await self._do(
             key, fn, fingerprint, blocking_timeout, keep=keep, stale=stale, early=early, jitter=jitter
@@ -1115,16 +1117,16 @@ class SingleFlight:
         ```
 
         One caller enters with `turn.first` True. Callers that wait during this time, in any process, enter
-        when the first one leaves. If its body ended well, all enter at once, with `turn.first` False. If it
-        raised, was cancelled, or lost its lease, the next caller is the first. A later caller begins a new
-        turn. A turn and a `do` with the same key have nothing in common.
+        when the first one leaves. If its body ended without an exception, all enter at once, with
+        `turn.first` False. If it raised, was cancelled, or lost its lease, the next caller is the first. A
+        later caller begins a new turn. A turn and a `do` with the same key have nothing in common.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.
 
         Raises:
             TypeError, ValueError: The key is wrong.
-            DeadlockError: On entering: this very task is first, and would wait for itself.
+            DeadlockError: On entering: this task itself is first, and would wait for itself.
             LockLostError: On leaving: the lease was lost, and the body of the first was cancelled.
             BackendError: On entering: Redis refused for good, or gave no answer for `ttl` seconds. On
                 leaving: the end was not confirmed.

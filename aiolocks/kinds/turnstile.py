@@ -131,16 +131,17 @@ class Turnstile:
         return self._window
 
     async def enter(self) -> int:
-        """Goes through: the number within this window, 1 for the one that began it.
+        """Enters, and returns the number within this window: 1 for the task that began it.
 
         A number that was given stays taken until the window ends, in any case.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
-        Cancelled or failed at any point, a window that it may have begun ends at once: the next to come is
-        the winner, instead of nobody.
+        After a cancellation or an error, a window that it may have begun ends at once, so that the next task
+        is the winner.
         """
         return (await self._enter()).place
 

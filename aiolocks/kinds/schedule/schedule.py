@@ -241,16 +241,17 @@ class Schedule(AsyncOnly):
     ) -> Callable[P, Coroutine[Any, Any, R | None]]:
         """Decorates a coroutine function that another scheduler calls in every process: one process runs it.
 
-        Each call claims the nearest tick, and waits first if this tick is due soon. The clock of the process
-        may differ from the server's by less than half of the time between two ticks, and by less than a
-        minute. The first call for a tick runs the function, and the others return None at once. With `redo`,
-        a call after a run that was lost or stopped runs it again. `misfire` and `jitter` have no effect: the
-        other scheduler decides when to call.
+        Each call claims the nearest tick. If this tick is due soon, the call waits for it first. The clock of
+        the process may differ from the server's by less than half of the time between two ticks, and by less
+        than a minute. The first call for a tick runs the function, and the others return None at once. With
+        `redo`, a call after a run that was lost or stopped runs it again. `misfire` and `jitter` have no
+        effect, because the other scheduler decides when to call.
 
         Raises:
             TypeError: It is not a coroutine function. From a call, besides what the function raises:
             LockLostError: The lease of the run was lost, and the function was cancelled.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
         A call that is cancelled cancels the function, and ends its run on the server.
