@@ -3,7 +3,7 @@
 # Annotations are objects here, for FastAPI looks at them.
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final, final
 from weakref import WeakKeyDictionary
 
@@ -84,11 +84,11 @@ class RateLimited(params.Depends):
             detail=detail,
             has_key=key is not None,
         )
-        super().__init__(dependency=_Admit(rate, key), use_cache=False)
+        super().__init__(dependency=Admit(rate, key), use_cache=False)
 
 
 @final
-class _Admit:
+class Admit:
     """The callable that FastAPI calls."""
 
     def __init__(self, rate: Rate, key: Callable[..., Any] | None) -> None:
@@ -122,6 +122,14 @@ class _Admit:
             response.headers.update(await self._rate.admit(session, name, route=route_of(connection)))
         except Refusal as refusal:
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+
+    def check(self, endpoint: Callable[..., Any], in_path: Iterable[str]) -> None:
+        """Returns if a route gives all fields of the name; `in_path` are the parameters of its path.
+
+        Raises:
+            ConfigurationError: It does not.
+        """
+        fields_of(self._rate.template, endpoint, in_path, but=_OWN)
 
     def _values(self, request: Request, key: Any) -> dict[str, str]:
         rate, endpoint = self._rate, request.scope["endpoint"]

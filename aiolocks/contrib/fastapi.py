@@ -39,7 +39,7 @@ from ._background import Work, beside, checked
 from ._erring import ANSWERED, Answers
 from ._fastapi_hold import Hold, route_of
 from ._fastapi_limits import Limited
-from ._fastapi_rates import RateLimited
+from ._fastapi_rates import Admit, RateLimited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
 from ._holding import Kind, Recipe, opened
 from ._parameters import Field, fields_of
@@ -93,8 +93,8 @@ def session_lifespan(
     Raises:
         TypeError: `background` has something else than functions. When the application starts: `client` is
             none of these, or options were given together with a `Session`.
-        ConfigurationError: When the application starts: the name of a `Locked` has a field that its route
-            does not have.
+        ConfigurationError: When the application starts: the name of a `Locked` or a `RateLimited` has a field
+            that its route does not have.
     """
     works = checked(background)
 
@@ -302,6 +302,15 @@ class _Hold(Hold):
             **({"name": name} if self.template is None else {}),
         )
 
+    def check(self, endpoint: Callable[..., Any], in_path: Iterable[str]) -> None:
+        """Returns if a route gives all fields of the name; `in_path` are the parameters of its path.
+
+        Raises:
+            ConfigurationError: It does not.
+        """
+        if self.template is not None:
+            fields_of(self.template, endpoint, in_path)
+
     def _wanted(self, request: Request, *asked: Any) -> tuple[str, Recipe]:
         name = named(*asked) if self.template is None else self._filled(self.template, request)
         return name, self._recipe
@@ -319,7 +328,7 @@ class _Hold(Hold):
 
 
 def _check_names(app: Starlette) -> None:
-    """Whether all templates can be filled in, for the routes whose handlers use `Locked` themselves.
+    """Whether all templates can be filled in, for routes that use `Locked` or `RateLimited` themselves.
 
     Raises:
         ConfigurationError: One cannot.
@@ -329,12 +338,11 @@ def _check_names(app: Starlette) -> None:
         if endpoint is None or path is None:
             continue
         in_path: Mapping[str, object] = compile_path(path)[2]
-        for hold in _holds_of(endpoint, getattr(route, "dependencies", ())):
-            if hold.template is not None:
-                fields_of(hold.template, endpoint, in_path)
+        for named_one in _named_in(endpoint, getattr(route, "dependencies", ())):
+            named_one.check(endpoint, in_path)
 
 
-def _holds_of(endpoint: Callable[..., Any], dependencies: Any) -> list[_Hold]:
+def _named_in(endpoint: Callable[..., Any], dependencies: Any) -> list[_Hold | Admit]:
     try:
         parameters = inspect.signature(endpoint, eval_str=True).parameters.values()
     except (NameError, TypeError, ValueError):
@@ -344,4 +352,4 @@ def _holds_of(endpoint: Callable[..., Any], dependencies: Any) -> list[_Hold]:
         found += [parameter.default, *getattr(parameter.annotation, "__metadata__", ())]
     dependencies = [each.dependency for each in found if isinstance(each, params.Depends)]
     dependencies = [each.hold if isinstance(each, Locked) else each for each in dependencies]
-    return [each for each in dependencies if isinstance(each, _Hold)]
+    return [each for each in dependencies if isinstance(each, (_Hold, Admit))]
