@@ -39,9 +39,9 @@ def app(
             close it. It is used on the event loop that serves the application.
         allow_release: A function or coroutine function that is called with a `ReleaseRequest` before a lock
             is released by force. To allow the release, it returns True, or the name of the operator for the
-            log. Any other result, and an exception, refuses it. Each request is logged at `WARNING` under
-            `aiolocks.dashboard`, also a refused one. Default None: no lock can be released, and there is no
-            button.
+            log. Any other result, and an exception, refuses it. Each release, and each refusal by this
+            function, is logged at `WARNING` under `aiolocks.dashboard`. Default None: no lock can be
+            released, and there is no button.
         hosts: The host names under which the dashboard is served, without a port. A request with another name
             in its `Host` header is answered 421; a request with an IP address is served. Give it if no login
             stands before the dashboard. Otherwise a page of another site can let its own host name point to
