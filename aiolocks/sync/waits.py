@@ -213,9 +213,9 @@ class Combiner(_Described[AsyncCombiner]):
     """Work that callers leave, and that one caller does for all, as `aiolocks.Combiner`.
 
     `Session.combiner()` makes it. The function that runs a batch is a plain function. Each run has a thread
-    of its own: a process has as many of these threads as it runs batches of different names. A thread cannot be
-    cancelled: a run that has lost its lease goes on beside the next run. If that would do harm, let the store
-    check `batch.fencing_token`.
+    of its own: a process has as many of these threads as it runs batches of different names. A thread cannot
+    be cancelled: a run that has lost its lease goes on beside the next run. If that would do harm, let the
+    store check `batch.fencing_token`.
     """
 
     __slots__ = ()

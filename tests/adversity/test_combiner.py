@@ -1198,6 +1198,27 @@ async def test_callers_hear_of_a_put_that_failed_in_an_unforeseen_way(
         await asyncio.wait_for(combiner.submit(2, Runs().each), 5)
 
 
+async def test_an_item_that_was_not_sent_yet_is_left_also_if_a_run_fails_in_an_unforeseen_way(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    combiner, left = Combiner(session, "a"), list[asyncio.Task[Left]]()
+
+    async def fails(_: object, lease: Any) -> None:
+        await lease.release()
+        left.append(begin(combiner.leave(2)))
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("aiolocks.kinds.combiner.Combining._run_once", fails)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(combiner.submit(1, Runs().each), 5)
+    assert (await left[0]).pressure == 2
+    done = Runs()
+    assert await combiner.submit(3, done.each) == "3!"
+    assert done.batches == [[1], [2, 3]]  # the first was begun
+
+
 @pytest.mark.parametrize(
     "times",
     [
