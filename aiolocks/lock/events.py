@@ -29,6 +29,7 @@ _HOOKS: Final = (
     "on_detached",
     "on_abandoned",
     "on_stolen",
+    "on_recalled",
     "on_deadlock",
     "on_admitted",
     "on_refused",
@@ -51,7 +52,8 @@ class LockEvent:
             how long it waited, for `on_refused` after how long it would be admitted, for `on_renewed` how
             long it may be relied on, for `on_downgraded`, `on_shrunk`, `on_released`, `on_lost` and
             `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
-            server's clock; for `on_combined` how long the run of the batch took.
+            server's clock; for `on_recalled` how long its session has had it on the server; for `on_combined` how
+            long the run of the batch took.
         reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
             for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
             for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for; for
@@ -238,6 +240,13 @@ class Events:
         log.warning("%s %r was taken by force: it was %s", lease.kind, lease.name, before)
         if hooks := self._hooks["on_stolen"]:
             _tell(hooks, _of(lease, seconds, before))
+
+    def recalled(self, kind: str, name: str, fencing_token: int, seconds: float) -> None:
+        """Another session asks for a lease that this one has kept for so long."""
+        self.counters.recalls += 1
+        log.debug("%s %r: another session asks for it, after %.3f s", kind, name, seconds)
+        if hooks := self._hooks["on_recalled"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, fencing_token=fencing_token, seconds=seconds))
 
     def doubted(self, lease: Leased, reason: str) -> None:
         log.info("%s %r may be lost: %s", lease.kind, lease.name, reason)
