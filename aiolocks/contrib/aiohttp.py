@@ -218,6 +218,7 @@ def locked(
     status: Conflict = 423,
     retry_after: RetryAfter | None = None,
     detail: str = DETAIL,
+    cache: Seconds = 0.0,
     **options: Unpack[LockOptions],
 ) -> Callable[
     [Callable[P, Awaitable[web.StreamResponse]]], Callable[P, Coroutine[Any, Any, web.StreamResponse]]
@@ -256,6 +257,8 @@ def locked(
             15 holds of that name by handlers of this process, else of names of the same template; 1 s where
             there were none. It is at least 1 s, and not more than the time that the holder's lease has left.
         detail: Text of that answer.
+        cache: Of a `Lock`: seconds for which this process keeps the lease after a request, so that its next
+            request for the same name sends nothing to Redis. 0: not at all.
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
@@ -268,6 +271,7 @@ def locked(
         conflict=Conflicting(status=status, retry_after=retry_after, detail=detail),
         options=dict(options),
         name=name,
+        cache=cache,
     )
     if not isinstance(name, str) and not callable(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"name must be a str or a function of the request, not {type(name).__name__}")

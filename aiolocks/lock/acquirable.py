@@ -333,6 +333,10 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     async def locked(self) -> bool:
         """Whether a try now would be refused, as the server says.
 
+        Of a lease that a session keeps between uses (`Lock(..., cache=...)`) while nobody uses it: False in
+        that session, without a request. True in others, for the question does not ask that session to let
+        go: a try may have it.
+
         Raises:
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
         """

@@ -28,12 +28,6 @@ class KeptBinding(Binding[LeaseT]):
 
     __slots__ = ()
 
-    async def locked(self) -> bool:
-        kept = self.gate.kept
-        if kept is not None and kept.idle:
-            return False  # it would be a hit
-        return await super().locked()
-
     async def _attempt(
         self, blocking_timeout: float | None, *, once: bool, by_force: bool = False
     ) -> LeaseT | None:

@@ -27,7 +27,7 @@ from aiolocks import (
     Session,
 )
 from aiolocks.lock import tenure
-from tests.conftest import Connect, OwnServer, Surroundings, clustered
+from tests.conftest import Connect, OwnServer, Surroundings, blocking, clustered
 from tests.support.clusters import Cluster
 from tests.support.processes import Workers
 from tests.support.waiting import eventually
@@ -569,8 +569,25 @@ async def test_it_is_shown_as_kept(connect: Connect) -> None:
         assert (holder.cached, holder.task, holder.metadata) == (True, None, {"order": 17})
         assert await Lock(other, "a").locked()
         sent = session.statistics().commands_sent
-        assert not await lock.locked()
+        for own in (lock, Lock(session, "a"), ReentrantLock(session, "a")):
+            assert not await own.locked()
         assert session.statistics().commands_sent == sent
+        async with lock:
+            for own in (lock, Lock(session, "a"), ReentrantLock(session, "a", owner="x")):
+                assert await own.locked()
+
+
+async def test_a_question_after_its_time_asks_the_server(
+    redis: Redis, connect: Connect, server: Any
+) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", ttl=0.3, cache=0.1)
+        await kept(lock)
+        time.sleep(0.4)  # noqa: ASYNC251 - its loop stands still, and it has not ended
+        with blocking(server.url) as by_hand:
+            by_hand.set(KEY, "f" * 32 + ":1:{}", px=5000)  # another one has it
+        assert await lock.locked()
+        await redis.delete(KEY)
 
 
 async def test_its_own_session_frees_it_by_force(connect: Connect) -> None:
