@@ -503,6 +503,28 @@ async def test_where_keys_are_not_tracked_it_is_released_and_the_log_says_so_onc
         assert [one.levelno for one in said] == [logging.WARNING]
 
 
+async def test_without_it_an_acquire_and_a_release_cost_what_they_did(redis: Redis, connect: Connect) -> None:
+    """Two requests, and no key beside the lock and its fence."""
+
+    async def cost(session: Session, lock: Lock) -> tuple[int, int, int]:
+        """Requests, bytes and commands of twenty uses."""
+        await kept(lock)
+        await asyncio.sleep(0.1)  # nothing more comes of these
+        before, sent = await redis.info("stats"), session.statistics().commands_sent
+        await kept(lock, 20)
+        requests, after = session.statistics().commands_sent - sent, await redis.info("stats")
+        async with lock:
+            assert {*await redis.keys("*")} == {KEY.encode(), FENCE.encode()}
+        assert await redis.keys("*") == [FENCE.encode()]
+        counts = ("total_net_input_bytes", "total_commands_processed")
+        return requests, *(after[count] - before[count] for count in counts)  # type: ignore[return-value]
+
+    async with Session(connect()) as session:
+        plain = await cost(session, Lock(session, "a"))
+        assert await cost(session, Lock(session, "a", cache=0)) == plain
+    assert plain[0] == 40
+
+
 # -- the lease
 
 
