@@ -141,6 +141,48 @@ async def test_tasks_of_one_session_hand_it_on_without_a_request(connect: Connec
         assert session.statistics().commands_sent == sent
 
 
+async def test_tasks_that_always_wait_for_each_other_begin_to_keep_it(
+    redis: Redis, connect: Connect
+) -> None:
+    """The first task holds it until the others wait, so that nobody ever finds it free."""
+    async with Session(connect()) as session:
+        lock, tokens = Lock(session, "a", cache=5), []
+
+        async def use() -> None:
+            for _ in range(10):
+                async with lock as lease:
+                    tokens.append(lease.fencing_token)
+                    await asyncio.sleep(0.001)
+
+        await asyncio.gather(*(use() for _ in range(5)))
+
+        counts = session.statistics()
+        assert counts.commands_sent < 15
+        assert counts.cache_hits > 40
+        assert tokens == sorted(set(tokens))
+        assert int(await redis.get(FENCE) or 0) >= tokens[-1]
+
+
+async def test_a_waiter_that_would_begin_to_keep_it_may_leave(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock, 1)
+        async with Lock(session, "a"):
+            leaving = asyncio.create_task(lock.acquire())
+            await asyncio.sleep(0.01)
+            staying = asyncio.create_task(kept(lock, 3))
+            await asyncio.sleep(0.01)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            with pytest.raises(LockTimeoutError):
+                await lock.acquire(blocking_timeout=0.02)
+        await asyncio.wait_for(staying, SOON)
+        await kept(lock)
+        assert idle(session)
+    assert not await redis.exists(KEY)
+
+
 async def test_a_waiter_that_is_cancelled_as_it_has_it_leaves_nothing(redis: Redis, connect: Connect) -> None:
     async with Session(connect()) as session:
         lock = Lock(session, "a", cache=5)

@@ -18,7 +18,7 @@ OF_TENURES: dict[str, Safeguard] = {
         together(
             python("lock.tenure:Tenure.keep", without="not self.keeps\n", instead="False\n"),
             python("lock.tenure:Tenure.serves", without="not self.keeps or", instead=""),
-            python("lock.queue:Gate.after_kept", without="or self._in_turn", instead=""),
+            python("lock.queue:Gate.alone", without="or self._in_turn", instead=""),
         ),
         _KINDS,
     ),
