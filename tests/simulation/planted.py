@@ -314,6 +314,23 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "fencing token",
     ),
+    # Nobody has used it for its time, so it was released, and p1 has it when p0 asks.
+    "cache: nothing after the release": (
+        schedule(
+            "cached",
+            2,
+            20.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.01, 0.0, want=CACHED),
+                one("p0.w0.r1", 0.03, 0.0, want=CACHED),
+                one("p0.w0.r2", 0.6, 0.0, want=CACHED),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.5, 0.5)),
+        ),
+        "two holders",
+    ),
     # p0 takes it again and again, and is not told that p1 asks.
     "cache: a renewal tells": (
         schedule(
