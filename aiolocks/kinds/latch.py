@@ -356,6 +356,7 @@ class _Waiting:
         engine, until = self._engine, wait.patience()
         engine.check_usable()
         self._ear.forget()
+        await self._ear.armed()
         engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
         call, future = engine.start(self._commands.wait(opened), until=until)
         try:

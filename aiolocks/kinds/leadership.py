@@ -388,6 +388,7 @@ class Observer:
         engine = self._engine
         engine.check_usable()
         self._ear.forget()
+        await self._ear.armed()
         until = engine.now() + engine.settings.command_timeout
         engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
         try:

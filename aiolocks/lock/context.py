@@ -209,6 +209,10 @@ class Wakeups(Protocol):
         """Asks the server about the bell of a gate, in a request of its own."""
         ...
 
+    def arm(self, key: bytes, /) -> asyncio.Future[Any] | None:
+        """As `Transport.arm`."""
+        ...
+
     def listen(self, key: bytes, told: Callable[[], object], /) -> None:
         """Tells of each change of a key until `unlisten`."""
         ...

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Protocol, Self, final
+from typing import Any, Final, Protocol, Self, final
 
 from ..errors import SessionClosedError
 from ..transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
@@ -98,6 +98,10 @@ class Bells:
             del self._ears[key]
             self._silence(key)
 
+    def arm(self, key: bytes) -> asyncio.Future[Any] | None:
+        """As `Transport.arm`."""
+        return None if self._transport is None else self._transport.arm(key)
+
     def rung(self, way: str, bells: Iterable[bytes] | None) -> None:
         """These were rung, or, where nobody can know, possibly any."""
         if bells is None:
@@ -155,10 +159,19 @@ class Bells:
         assert self._transport is not None
         until = self._loop.time() + _ANSWERED_WITHIN
         if isinstance(listener, Listener):
-            self._ask({listener: gate}, until, first=True)
+            armed = self.arm(listener.bell)
+            if armed is None:
+                self._ask({listener: gate}, until, first=True)
+            else:
+                armed.add_done_callback(lambda _: self._ask_armed(listener, gate))
         else:
             failed = functools.partial(self._unheard, (gate,))
             self._transport.send(Call(listener, gate.listened, failed, until=until))
+
+    def _ask_armed(self, listener: Listener, gate: Gate) -> None:
+        """Its bell is heard on the second connection: only now, no ring comes between."""
+        if self._gates.get(listener.bell) is gate:
+            self._ask({listener: gate}, self._loop.time() + _ANSWERED_WITHIN, first=True)
 
     def _ask(self, listeners: Mapping[Listener, Gate], until: float, *, first: bool = False) -> None:
         gates = tuple(listeners.values())
@@ -190,6 +203,8 @@ class Bells:
 
 
 class _Ears(Protocol):
+    def arm(self, key: bytes, /) -> asyncio.Future[Any] | None: ...
+
     def listen(self, key: bytes, told: Callable[[], object], /) -> None: ...
 
     def unlisten(self, key: bytes, told: Callable[[], object], /) -> None: ...
@@ -199,7 +214,8 @@ class _Ears(Protocol):
 class KeyListener:
     """Hears of changes of one key, for as long as it is entered.
 
-    Invariant: a change after `forget` ends the next sleep.
+    Invariant: a change after `forget` ends the next sleep, if the server knows that it is to tell of changes:
+    so does a question that names the key as its bell, where `armed` has returned before it is sent.
     """
 
     __slots__ = ("_bells", "_changed", "_key")
@@ -221,6 +237,12 @@ class KeyListener:
     def forget(self) -> None:
         """Changes that were heard until now do not matter: the server is asked next."""
         self._changed.clear()
+
+    async def armed(self) -> None:
+        """Returns when the key is heard on the second connection, where there is one, or it is silent."""
+        armed = self._bells.arm(self._key)
+        if armed is not None:
+            await asyncio.wait((armed,), timeout=_ANSWERED_WITHIN)
 
     def wake(self) -> None:
         """Ends the sleep under way, or else the next one."""

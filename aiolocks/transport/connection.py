@@ -885,6 +885,9 @@ class Multiplexed(asyncio.Protocol):
 
     # -- bells
 
+    def arm(self, bell: bytes) -> asyncio.Future[Any] | None:
+        return self._wakeups.arm(bell) if self._ready else None
+
     def ignore_bell(self, bell: bytes) -> None:
         for words in self._wakeups.after(bell):
             self.send(Call(bare(words), ignore, ignore, until=self._loop.time() + STALL))

@@ -20,6 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, final
 
 from .._visible import in_line
@@ -57,6 +58,10 @@ class Notifier:
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         """The commands that must come right before one that hangs up these bells."""
         return ()
+
+    def arm(self, bell: bytes) -> asyncio.Future[Any] | None:
+        """Listens to this bell on the second connection, as `Transport.arm`."""
+        return None
 
     def after(self, bell: bytes) -> Iterable[Words]:
         """The commands to send once nobody wants to hear this bell any more."""
@@ -131,6 +136,7 @@ class Keyspace(Notifier):
         self._configure = configure
         self._turned_away = turned_away
         self._hear: Ask | None = None  # where the messages come on another connection
+        self._arming: dict[bytes, asyncio.Future[Any]] = {}  # SUBSCRIBE that was not answered there yet
         self._channel = b""  # the prefix of the channels
         self._bells: set[bytes] = set()
         self._heard_probe = False
@@ -146,6 +152,7 @@ class Keyspace(Notifier):
         self._hear = hear
         self._channel = f"__keyspace@{database}__:".encode()
         self._bells.clear()
+        self._arming.clear()
         turned_away: list[bytes] = []
         redirects: list[faults.Redirect] = []
         why = "by the table, it has none"
@@ -216,22 +223,35 @@ class Keyspace(Notifier):
         return f"keyspace notifications stay silent, although {_SETTING} was set"
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
+        if self._hear is not None:
+            for bell in bells:
+                self.arm(bell)
+            return ()
         new = [bell for bell in bells if bell not in self._bells]
         self._bells.update(new)
-        return self._of_connection([("SUBSCRIBE", self._channel + bell) for bell in new])
+        return [("SUBSCRIBE", self._channel + bell) for bell in new]
+
+    def arm(self, bell: bytes) -> asyncio.Future[Any] | None:
+        if self._hear is None:
+            return None
+        if bell not in self._bells:
+            self._bells.add(bell)
+            self._arming[bell] = armed = self._hear("SUBSCRIBE", self._channel + bell)
+            armed.add_done_callback(partial(self._armed, bell))
+        return self._arming.get(bell)
+
+    def _armed(self, bell: bytes, armed: asyncio.Future[Any]) -> None:
+        if self._arming.get(bell) is armed:
+            del self._arming[bell]
 
     def after(self, bell: bytes) -> Iterable[Words]:
         if bell not in self._bells:
             return ()
         self._bells.remove(bell)
-        return self._of_connection([("UNSUBSCRIBE", self._channel + bell)])
-
-    def _of_connection(self, subscriptions: list[Words]) -> Iterable[Words]:
-        """Those that go over the connection of the requests; the others are sent here."""
+        words = ("UNSUBSCRIBE", self._channel + bell)
         if self._hear is None:
-            return subscriptions
-        for words in subscriptions:
-            self._hear(*words)
+            return [words]
+        self._hear(*words)
         return ()
 
     def rung(self, push: list[Any]) -> Iterable[bytes] | None:
@@ -267,8 +287,9 @@ def _pair(reply: Any) -> tuple[str, str]:
 class Ear(asyncio.Protocol):
     """Hears channels. With RESP2 a connection that has subscribed takes no other requests.
 
-    What is asked here and what is asked on the first connection has no order. A bell may be rung before its
-    channel is heard: then its waiter finds that a moment later.
+    What is asked here and what is asked on the first connection has no order. So a waiter listens for its
+    bell on the first one when the channel of the bell is heard here (`Transport.arm`); else it would not be
+    told of a bell that is rung in between.
 
     Args:
         raw: Taken over, and closed with this.
@@ -462,7 +483,8 @@ class Wakeups:
             raise ConfigurationError(f"wakeup={self._wanted!r} is not available: {because}")
         if chosen != self.name or (first and troubles):
             log.warning("wakeup: %s serves this session (%s)", chosen, because)
-        if not first:
+        if not first or (protocol < 3 and chosen != NO_NOTIFIER.name):
+            # Requests may wait for the first connection: they go before the second one hears their keys.
             self._on_rung(chosen, None)
         self._ways = [way for way in self._ways if way.name == self.name]
 
@@ -505,6 +527,9 @@ class Wakeups:
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         return self._notifier.before_arming(bells)
+
+    def arm(self, bell: bytes) -> asyncio.Future[Any] | None:
+        return self._notifier.arm(bell)
 
     def after(self, bell: bytes) -> Iterable[Words]:
         return self._notifier.after(bell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -506,6 +506,15 @@ class Transport(Protocol):
 
     def prove(self, proof: Proof) -> None:
         """Finds out whether replicas have what was granted over this transport."""
+        ...
+
+    def arm(self, bell: bytes) -> Future[Any] | None:
+        """Listens to that key on a second connection, where there is one.
+
+        Returns:
+            Done when the key is heard there, or that connection has ended; None: a command that names the key
+            as its bell is enough.
+        """
         ...
 
     def ignore_bell(self, bell: bytes) -> None:

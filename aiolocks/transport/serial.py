@@ -121,6 +121,9 @@ class Serial:
     def prove(self, proof: Proof) -> None:
         not_driven(proof)
 
+    def arm(self, bell: bytes) -> None:
+        """There is no second connection."""
+
     def ignore_bell(self, bell: bytes) -> None:
         """No bell is heard over this transport: the poll serves."""
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import secrets
 import socket
 from collections import deque
@@ -60,6 +61,25 @@ def shipped(file: str) -> bytes:
     if file == "sit":
         return (Path(__file__).parent / "sit.lua").read_bytes()
     return lua_sections()[file.removeprefix("shared/")]
+
+
+_LOOP = re.compile(rb"^[^-\n]*?\b(?:while\b.*?\bdo\b|repeat\b)", re.MULTILINE)
+_BOUND = b"""local turns = 0
+local function turn()
+  turns = turns + 1
+  if turns > 20000 then error('this script does not end') end
+end
+"""
+
+
+@lru_cache(maxsize=256)
+def ending(text: bytes) -> bytes:
+    """That script, which fails instead of going round for ever.
+
+    A script that has written cannot be stopped: with an endless mutant, the server would be lost for all
+    later tests.
+    """
+    return _BOUND + _LOOP.sub(rb"\g<0> turn()", text)
 
 
 @lru_cache(maxsize=256)
@@ -118,7 +138,8 @@ class Scripts:
         return b"".join(self.mutant.get(file) or shipped(file) for file in files)
 
     def words(self, step: str, keys: Sequence[bytes], *arguments: Any) -> tuple[Any, ...]:
-        return ("EVAL", self.text(step), len(keys), *keys, *arguments)
+        text = ending(self.text(step)) if self.mutant else self.text(step)
+        return ("EVAL", text, len(keys), *keys, *arguments)
 
     async def run(self, words: tuple[Any, ...]) -> Any:
         command, *rest = words

@@ -23,7 +23,6 @@ from tests.lua.mutants import (
     fails,
     lines_left_out,
     survives,
-    text_of,
     unnoticed,
 )
 from tests.lua.scripts import HOUR, MINUTE, about, microseconds
@@ -765,11 +764,6 @@ async def test_out_of_memory_acquire_is_refused_and_changes_nothing(full) -> Non
 
 CHECKS = checks(globals(), "flight")
 FILES = ["flight_acquire", "flight_publish", "shared/flights"]
-SPARED: dict[str, str] = {
-    "redis.call('ZREM', queue, unpack(entries))": "without it, it would never end; altered below",
-    "if #entries == 0 then break end": "without it, it would never end",
-}
-"""Lines that may be left out, each with the reason."""
 MUTATIONS = [
     Mutation(
         "flight_acquire",
@@ -1004,7 +998,7 @@ async def test_the_scripts_themselves_are_not_complained_of(redis, prefix) -> No
 @pytest.mark.parametrize("file", FILES)
 async def test_without_a_line_somebody_notices(redis, prefix, file) -> None:
     step = file if "/" not in file else "flight_publish"
-    mutants = [(name, file, text) for name, text in lines_left_out(file, unless=SPARED)]
+    mutants = [(name, file, text) for name, text in lines_left_out(file)]
     living = await compiled(FlightScripts, redis, prefix, step, mutants)
 
     assert await unnoticed(FlightScripts, redis, prefix, living, among=CHECKS) == []
@@ -1015,12 +1009,6 @@ async def test_with_a_line_altered_that_test_fails(redis, prefix, mutation) -> N
     step = mutation.file if "/" not in mutation.file else "flight_publish"
 
     assert await survives(FlightScripts, redis, prefix, mutation, CHECKS, step) is None
-
-
-def test_each_line_that_is_spared_stands_there() -> None:
-    lines = {line.strip() for file in FILES for line in text_of(file).splitlines()}
-
-    assert set(SPARED) <= lines
 
 
 def test_the_files_are_those_of_the_kind() -> None:

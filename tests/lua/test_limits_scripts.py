@@ -635,18 +635,7 @@ async def test_the_commands_say_what_is_full(limits) -> None:
 CHECKS = checks(globals(), "limits")
 FILES = ("shared/limits", "shared/lines", "limits_acquire", "limits_locked", "force_limits")
 SPARED = {
-    "hold(CALLED .. string.sub(entry, -SEAT), line, 0, '', redis.call('PTTL', bell))": "it would have no end",
-    "leave_turns(line, place .. ' ' .. least .. ' ' .. line)": "without it, the script has no end",
-    "enter_turns(line, blocked, found)": "without it, the script has no end",
-    "rank = rank + 1": "without it, the script has no end",
-    "redis.call('ZREM', queue, entry)": "without it, the script has no end",
-    "if found then redis.call('ZREM', turns, found) end": "without it, the script has no end",
-    "from = '(' .. place .. '!'": "without it, the script has no end",
     "freed[key] = nil": "of those keys it is known that nobody can be called: it saves a look",
-    "if not line then return rung end": "without it, the script has no end",
-    "if not found then return best, least, at end": "without it, the script has no end",
-    "if not bell then return nil end": "without it, the script has no end",
-    "return entry": "without it, the script has no end",
     "if at_once then redis.call('ZREM', holders, '') end": "matters to a server that is out of memory",
 }
 MUTATIONS = [

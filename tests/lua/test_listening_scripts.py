@@ -509,8 +509,6 @@ ELSEWHERE = [
     "redis.call('ZADD', queue, 'XX', 0, bell .. seat)  -- as above; an ACL may deny ZADD",
 ]
 """Lines that matter where the server refuses writes: tests above have a server of their own."""
-ENDLESS = ["asks, rank = true, rank - 1"]
-"""Lines without which the script does not come to its end."""
 READ_AGAIN = (
     "redis.call('GET', bell)  -- a write ends the server's tracking of the bell, "
     "and a read after it begins that again"
@@ -528,7 +526,7 @@ async def test_each_guard_is_needed(redis, prefix, mutation: Mutation) -> None:
 async def test_each_line_is_needed(request, redis, prefix, file: str) -> None:
     tracks_all_keys = any(server in request.node.name for server in ("redis-6", "redis-7.0"))
     not_needed = [READ_AGAIN] if tracks_all_keys else []
-    mutants = [(name, file, text) for name, text in lines_left_out(file, [*ENDLESS, *ELSEWHERE, *not_needed])]
+    mutants = [(name, file, text) for name, text in lines_left_out(file, [*ELSEWHERE, *not_needed])]
     living = await compiled(ListeningScripts, redis, prefix, STEP, mutants)
     assert living
     assert await unnoticed(ListeningScripts, redis, prefix, living, among=CHECKS) == []

@@ -709,8 +709,6 @@ FILES = [
 _KEPT = "of a lock that is kept: see test_kept_scripts.py"
 SPARED = {
     "redis.call('ZREM', nest, '')": "see out of memory above",
-    "rank = rank - 1": "without it, it would never end",
-    "if not token or token ~= except and is_token(token) then return deadline end": "as above; altered below",
     "local before = redis.call('ZRANGE', queue, 0, 0)[1]": _KEPT,
     "if not before or before == bell then reply[2] = -5 end": _KEPT,
 }

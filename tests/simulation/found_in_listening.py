@@ -11,6 +11,7 @@ from tests.simulation.world.schedule import Schedule
 
 _B = Want(names=("b",), keys=("all", "a"))
 
+_TENTH = Delays(0.0001, 0.0001)
 _QUICK = Delays(0.0002, 0.0002)
 _TEN_MS = Delays(0.01, 0.01)
 
@@ -30,6 +31,15 @@ IN_LISTENING: dict[str, Schedule] = {
             one("p0.w0.r3", 0.02, 0.02),
         ),
         crew("tracking", _TEN_MS, one("p1.w0.r0", 0.0, 0.0), first_poll=5.0),
+    ),
+    # p2 hears over a second connection. p0 lets go after p2 listened, before the SUBSCRIBE of p2 is executed.
+    "a waiter with RESP2 listens for its bell before its second connection hears it": schedule(
+        "lock",
+        36,
+        5.0,
+        crew("tracking", _TENTH, one("p0.w0.r0", 0.0, 0.02), one("p0.w0.r1", 0.01, 0.0788)),
+        crew("tracking", _TENTH, one("p1.w0.r0", 0.001, 0.0)),
+        crew("resp2", Delays(0.0001, 0.004), one("p2.w0.r0", 0.06, 0.0), poll=0.064),
     ),
     # While the request of p0.w0.r0 is granted, p0.w1.r0 sits down over another connection, and hears of that
     # first. The later answer made the session forget their bell, and 2 s later p0.w1.r0 counted as dead.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.found import FOUND
+from tests.simulation.found_in_listening import IN_LISTENING
 from tests.simulation.found_in_redlock import BROKEN
 from tests.simulation.small import READER, UPGRADABLE, crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
@@ -357,6 +358,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             crew("tracking", NEAR, one("p1.w0.r0", 0.2, 0.0, want=CACHED, timeout=0.0)),
         ),
         "was refused, and nobody used it",
+    ),
+    "armed on the second connection": (
+        IN_LISTENING["a waiter with RESP2 listens for its bell before its second connection hears it"],
+        "free for",
     ),
     # p0 dies as a reader. p1 reads on for a minute, and its renewals keep the marks of all readers alive.
     # p1 lets go later than the death of p0 can explain, and a writer must find nobody in its way.

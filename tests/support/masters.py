@@ -73,6 +73,9 @@ class Apart:
         )
         self._transport.send(call, at_once=at_once, corked=corked)
 
+    def arm(self, bell: bytes) -> Any:
+        return self._transport.arm(self._own(bell))
+
     def ignore_bell(self, bell: bytes) -> None:
         self._transport.ignore_bell(self._own(bell))
 

@@ -138,6 +138,9 @@ class FakeTransport:
     def prove(self, proof: Proof) -> None:
         raise NotImplementedError
 
+    def arm(self, bell: bytes) -> None:
+        pass
+
     def ignore_bell(self, bell: bytes) -> None:
         self.ignored_bells.append(bell)
 

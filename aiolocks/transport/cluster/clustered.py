@@ -179,6 +179,11 @@ class Clustered:
         else:
             self._nodes.to(owner).prove(proof)
 
+    def arm(self, bell: bytes) -> asyncio.Future[Any] | None:
+        owner = self._slots.owner(slot_of(bell))
+        node = None if owner is None else self._nodes.by_address.get(owner)
+        return None if node is None else node.arm(bell)
+
     def ignore_bell(self, bell: bytes) -> None:
         self._bells.pop(bell, None)
         for node in self._nodes.by_address.values():

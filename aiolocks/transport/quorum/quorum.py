@@ -378,6 +378,9 @@ class Quorum:
     def prove(self, proof: Proof) -> None:
         raise NotImplementedError("independent masters have no replicas of each other")
 
+    def arm(self, bell: bytes) -> None:
+        """A majority answers: what one master tells a moment too early, its heartbeat finds."""
+
     def ignore_bell(self, bell: bytes) -> None:
         for master in self.masters:
             master.transport.ignore_bell(bell)

@@ -349,8 +349,17 @@ OF_CLIENT: dict[str, Safeguard] = {
         "The channel of a bell is listened to.",
         python(
             "transport.hearing:Keyspace.before_arming",
-            without='return self._of_connection([("SUBSCRIBE", self._channel + bell) for bell in new])',
+            without='return [("SUBSCRIBE", self._channel + bell) for bell in new]',
             instead="return ()",
+        ),
+        LOCKS,
+    ),
+    "armed on the second connection": Safeguard(
+        "A waiter listens for its bell when the second connection hears it.",
+        python(
+            "lock.wakeups:Bells.listen_for",
+            without="self.arm(listener.bell)",
+            instead="None",
         ),
         LOCKS,
     ),

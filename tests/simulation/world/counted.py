@@ -13,6 +13,8 @@ from .excuses import Excused
 from .schedule import Round
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .checkers import Referee
 
 LIMIT, PER, BURST = 20, 0.4, 3
@@ -50,9 +52,10 @@ class Counts:
         self._admitted: list[tuple[float, int, str]] = []
         self._latches: dict[str, _Latch] = {}
 
-    def _explained(self, since: float, who: str, *sorts: Excused) -> bool:
+    def _explained(self, since: float, who: Iterable[str], *sorts: Excused) -> bool:
+        """Whether anything in this time explains what one of these has done."""
         referee = self._referee
-        return any(referee.excuses.explain(sort, who, since, referee.now) for sort in sorts)
+        return any(referee.excuses.explain(sort, one, since, referee.now) for one in who for sort in sorts)
 
     # -- rate limits
 
@@ -71,11 +74,13 @@ class Counts:
     def _look_at_windows(self) -> None:
         """By brute force: in each time that ends now there are no more than the bucket had, and got."""
         now, total = self._referee.now, 0
+        within: set[str] = set()
         for since, n, who in reversed(self._admitted):
             total += n
+            within.add(who)
             most = BURST + (now - since + self._late) * LIMIT / PER
             # A bucket that was lost is full again, and a task that stood still came later than its moment.
-            if total > most and not self._explained(since - PER, who, Excused.RESULT, Excused.LATE):
+            if total > most and not self._explained(since - PER, within, Excused.RESULT, Excused.LATE):
                 self._referee.wrong(f"{total} were admitted in {now - since:.4f} s, since {who}")
                 return
 
@@ -109,7 +114,7 @@ class Counts:
         self._referee.tell(one.part, f"does a step of {latch.name}, and {left} are left")
         here.done.append(self._referee.now)
         least, most = max(0, STEPS - len(here.begun)), max(0, STEPS - 1 - sure)
-        if not least <= left <= most and not self._explained(0.0, one.part, Excused.RESULT):
+        if not least <= left <= most and not self._explained(0.0, (one.part,), Excused.RESULT):
             self._referee.wrong(f"{one.part}: {left} steps of {latch.name} are left, not {least} to {most}")
 
     def _must_be_closed(self, session: Session, here: _Latch, one: Round, waits: float) -> None:
@@ -119,5 +124,5 @@ class Counts:
         since = max(here.open_since, waits)
         late = now - since > 3 * self._late + 0.1 and engine is not None and engine.hears
         excused = (Excused.RESULT, Excused.IDLE, Excused.UNANSWERED, Excused.ERROR)
-        if late and not self._explained(0.0, one.part, *excused):
+        if late and not self._explained(0.0, (one.part,), *excused):
             self._referee.wrong(f"{one.part} still waits, {now - since:.3f} s after the latch was opened")
