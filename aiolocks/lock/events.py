@@ -52,8 +52,8 @@ class LockEvent:
             how long it waited, for `on_refused` after how long it would be admitted, for `on_renewed` how
             long it may be relied on, for `on_downgraded`, `on_shrunk`, `on_released`, `on_lost` and
             `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
-            server's clock; for `on_recalled` how long its session has had it on the server; for `on_combined` how
-            long the run of the batch took.
+            server's clock; for `on_recalled` how long its session has had it on the server; for `on_combined`
+            how long the run of the batch took.
         reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
             for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
             for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for; for

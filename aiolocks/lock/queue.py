@@ -85,6 +85,11 @@ class Tenure(Protocol):
         """Whether nobody uses it."""
         ...
 
+    @property
+    def lasts(self) -> bool:
+        """Whether enough time is left of it."""
+        ...
+
     def taken(self, target: Any, /) -> Any:
         """The possession of a task that asks now; None, and it is over, if it cannot serve that lock."""
         ...
@@ -509,8 +514,10 @@ class Gate:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody here asks the server, and nothing is owed to others: who comes now waits for tasks of
-        this session at most."""
+        """Whether who comes now waits for tasks of this session at most.
+
+        Nobody here asks the server, and nothing is owed to others.
+        """
         turns = self._turns
         return not (
             self._head is not None

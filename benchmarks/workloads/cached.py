@@ -64,10 +64,10 @@ class Cached(Workload):
         self.work = (
             "the same on another server"
             if server
-            else f"a `Lock` with `cache={_CACHE}` and without: one task, acquire and release on one name (hit); "
-            "names that are used once (once); two processes: one asks for a free name, for one whose owner does "
-            "not use it, in the other process (idle), and, from the release on, for one that its owner uses "
-            "(busy); two processes that both want one name without a pause"
+            else f"a `Lock` with `cache={_CACHE}` and without: one task, acquire and release on one name "
+            "(hit); names that are used once (once); two processes: one asks for a free name, for one whose "
+            "owner does not use it, in the other process (idle), and, from the release on, for one that its "
+            "owner uses (busy); two processes that both want one name without a pause"
         )
         self._server = server
 

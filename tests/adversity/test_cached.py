@@ -141,9 +141,7 @@ async def test_tasks_of_one_session_hand_it_on_without_a_request(connect: Connec
         assert session.statistics().commands_sent == sent
 
 
-async def test_tasks_that_always_wait_for_each_other_begin_to_keep_it(
-    redis: Redis, connect: Connect
-) -> None:
+async def test_tasks_that_always_wait_for_each_other_begin_to_keep_it(redis: Redis, connect: Connect) -> None:
     """The first task holds it until the others wait, so that nobody ever finds it free."""
     async with Session(connect()) as session:
         lock, tokens = Lock(session, "a", cache=5), []
@@ -641,9 +639,7 @@ async def test_it_is_shown_as_kept(connect: Connect) -> None:
                 assert await own.locked()
 
 
-async def test_a_question_after_its_time_asks_the_server(
-    redis: Redis, connect: Connect, server: Any
-) -> None:
+async def test_a_question_after_its_time_asks_the_server(redis: Redis, connect: Connect, server: Any) -> None:
     async with Session(connect()) as session:
         lock = Lock(session, "a", ttl=0.3, cache=0.1)
         await kept(lock)

@@ -357,7 +357,7 @@ async def test_a_ring_of_processes_is_named_in_time(
 
 
 async def test_who_holds_what_its_session_keeps_is_part_of_one(sessions: Sessions) -> None:
-    """Both hold by a hit, whose number is not the moment of the grant; what nobody uses is in no one's way."""
+    """Both hold by a hit, whose number is not the moment of the grant; what nobody uses keeps nobody out."""
     a, b = await sessions.open(2, on_deadlock="raise")
     idle = Lock(a, "z", cache=5)
     for lock in (Lock(a, "x", cache=5), Lock(b, "y", cache=5), idle):

@@ -39,7 +39,9 @@ async def ends(invocation: Invocation) -> str:
 
 async def test_shows_what_changes(aiolocks: Aiolocks, redis: Redis) -> None:
     async with Lock(redis, "first"), Lock(redis, "another"):
-        invocation = await aiolocks("top", "[!a]*", "--interval", "0.1", terminal=True, environment={"COLUMNS": "120"})
+        invocation = await aiolocks(
+            "top", "[!a]*", "--interval", "0.1", terminal=True, environment={"COLUMNS": "120"}
+        )
         await invocation.says("1 locks, 1 holders, 0 waiting")
         await invocation.says("first")
         async with FairLock(redis, "second"), Semaphore(redis, "third", 2):

@@ -260,8 +260,8 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "was refused, and nobody used it",
     ),
-    # The loop of p0 needs 10 ms for a turn: the grant, and the news that p1 asks, come in one. That is the first
-    # request of p1 with Python 3.12, and the second one with 3.11, whose connections take more turns.
+    # The loop of p0 needs 10 ms for a turn: the grant, and the news that p1 asks, come in one. That is the
+    # first request of p1 with Python 3.12, and the second one with 3.11, whose connections take more turns.
     "cache: a push before its task runs": (
         schedule(
             "cached",

@@ -30,8 +30,8 @@ OF_TENURES: dict[str, Safeguard] = {
         _KINDS,
         faulty=True,
         sorts=("freeze",),
-        unseen="a timer ends it first, but in a task that blocks its loop and then takes it, without an await "
-        "between: here, a step takes no time; a test on a real server does that",
+        unseen="a timer ends it first, but in a task that blocks its loop and then takes it, without an "
+        "await between: here, a step takes no time; a test on a real server does that",
     ),
     "cache: a number is given once": Safeguard(
         "Each lease has a fencing token of its own.",
@@ -143,9 +143,7 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: nothing after the release": Safeguard(
         "A lease serves nobody once its release was sent.",
-        python(
-            "lock.tenure:Tenure.end", without="self.over()", instead="self.idle_until += 1000"
-        ),
+        python("lock.tenure:Tenure.end", without="self.over()", instead="self.idle_until += 1000"),
         _KINDS,
     ),
     "cache: the release wakes": Safeguard(

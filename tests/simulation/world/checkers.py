@@ -155,7 +155,7 @@ class Referee:
         self._look()
 
     def _passes_nobody_by(self, hit: Attempt) -> None:
-        """Who waits is heard, at the latest when what is kept is renewed: from then on nobody gets in by it."""
+        """Who waits is heard, at the latest when what is kept is renewed: nobody gets in by it after that."""
         for waiter in self.waiting:
             if waiter.session == hit.session or not _share(waiter, hit):
                 continue
