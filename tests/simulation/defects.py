@@ -340,6 +340,18 @@ DEFECTS = (
         "3441765",
     ),
     Defect(
+        "With RESP2, a waiter listens before its second connection hears its bell, and misses a release.",
+        "steals",
+        "70060",
+        "6f7e2af",
+    ),
+    Defect(
+        "A `Latch` is opened before the second connection hears of it, and its waiter goes on waiting.",
+        "cluster-latch",
+        "81001005",
+        "6f7e2af",
+    ),
+    Defect(
         "A waiter that comes after the clock was set back overtakes those that wait, for as long as the "
         "step: a check had excused that.",
         "fairlock",
