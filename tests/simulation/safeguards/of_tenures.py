@@ -165,7 +165,7 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: a try has an answer": Safeguard(
         "A single try is not refused for a lease that nobody uses.",
-        python("lock.waiter:Attempt._refused", without="self.owner_asked = refusal.asked", instead="pass"),
+        python("lock.waiter:Attempt._refused", without="refusal.asked and", instead="False and"),
         _KINDS,
     ),
 }
