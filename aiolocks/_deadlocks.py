@@ -12,14 +12,14 @@ from ._visible import visible
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlockedTask:
-    """One task of a deadlock. A field that is not known is None.
+    """One task of a deadlock. An unknown field is None.
 
     Attributes:
         host: Name of its machine.
-        pid: Its process id there.
+        pid: Its process id on that machine.
         task: Name of the task.
-        kind: Kind of the lock that it waits for, as `"lock"` or `"rwlock.writer"`.
-        name: Name of that lock; of a `MultiLock`, all of them, separated by commas.
+        kind: Kind of the lock that it waits for, such as `"lock"` or `"rwlock.writer"`.
+        name: Name of that lock; of a `MultiLock`, all of its names, separated by commas.
         waited_for: Seconds for which it has waited.
         holds: Kind and name of each lock that it holds.
     """
@@ -41,12 +41,12 @@ class DeadlockedTask:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlock:
-    """Tasks that wait for each other: each of them for what the others hold.
+    """Tasks that wait for each other: each task waits for what another one holds.
 
     Attributes:
-        tasks: The tasks. Each waits for a lock that the next one holds, and the last one for one that the
-            first one holds. If more tasks are part of it, as where several have the permits of a `Semaphore`,
-            they follow these.
+        tasks: The tasks, in a circle: each waits for a lock that the next one holds, and the last one for a
+            lock that the first one holds. More tasks may follow the circle, such as the other holders of the
+            permits of a `Semaphore`.
     """
 
     tasks: tuple[DeadlockedTask, ...]

@@ -21,31 +21,31 @@ _METADATA_IN_WORDS: Final = 200
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderInfo:
-    """A holder of a lock, as the server has it. Times in seconds; what is not known is None.
+    """A holder of a lock, as the server has it. Times are in seconds. An unknown field is None.
 
     Attributes:
-        lease_id: Names this possession, as a part of a digest of its token, which is a secret. A `MultiLock`
-            holds each of its names under the same one.
+        lease_id: An id of this lease, made from a digest of its token. The token itself is a secret. A
+            `MultiLock` holds each of its names under the same id.
         fencing_token: As `lease.fencing_token`.
-        remaining: Seconds until its lease ends on the server, unless it is renewed. It is renewed for as long
+        remaining: Seconds until its lease ends on the server if it is not renewed. It is renewed for as long
             as the holder lives.
-        held_since: The server's time when it was granted, as seconds since 1970; of an upgradable, when it or
-            its last upgrade was.
+        held_since: The server's time of the grant, as seconds since 1970. For an upgradable holder, the time
+            of its grant or of its last upgrade.
         held_for: Seconds since then.
         host: Name of the holder's machine.
-        pid: Its process id there.
+        pid: Its process id on that machine.
         task: Name of its task.
-        metadata: The metadata that the user has attached: the session's and the lock's.
-        permits: How many permits of a `Semaphore` it holds; of a `FairLock`, always one.
+        metadata: The metadata of the user: those of the session and of the lock.
+        permits: How many permits of a `Semaphore` it holds; 1 for a `FairLock`.
         depth: How many leases the owner of a `ReentrantLock` has.
-        mode: `"reader"`, `"upgradable"` or `"writer"` of a `RWLock` or `RangeLock`; `"ticket"` of one that
-            owns the key of a `UniqueJob`.
+        mode: `"reader"`, `"upgradable"` or `"writer"` of a `RWLock` or `RangeLock`. `"ticket"` if it has the
+            key of a `UniqueJob`.
         names: How many names a `MultiLock` of several names holds under this lease.
-        keys: Of `Limits`: each key of which it holds a permit, with the cap that it was acquired with.
+        keys: For `Limits`: each key of which it holds a permit, with the cap that it was acquired with.
         value: The value that the leader of a `Leadership` has published.
-        cached: Its session may keep it between uses (`Lock(..., cache=...)`). Whether a task uses it now,
-            only that session knows: `held_since` is when the session got it, and `task` is None.
-        span: The interval of a `RangeLock` that it holds; both ends belong to it: `[0, 10)` ends with the
+        cached: Whether its session may keep it between uses (`Lock(..., cache=...)`). Only that session knows
+            if a task uses it now: `held_since` is the time when the session got it, and `task` is None.
+        span: The interval of a `RangeLock` that it holds, with both of its ends: `[0, 10)` ends with the
             number right below 10.
     """
 

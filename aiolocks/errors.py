@@ -80,16 +80,18 @@ class LockTimeoutError(LockError, TimeoutError):
 
     Attributes:
         name: Name of the lock.
-        blocking_timeout: How long the wait was allowed to take, in seconds.
-        remaining: Seconds that the holder's lease still has if it is not renewed, or for which `at_least`
-            keeps a name that nobody holds; of a `RateLimit`, until its turn would come; None when unknown, or
-            where the key has lost its ttl: then the message says so, with the command that frees the name.
-        holders: The holders that are in the way, as the server or the session knew them last, as
-            `HolderInfo`: host, pid, task, metadata, for how long, fencing token. The first has held for
-            longest. Of many holders, some; empty when none is known, or when other waiters go first.
-        detail: Further details: of a `Redlock`, the answer of each of its masters. Empty for most.
-        full: Of `Limits`, the key that was full when the server said so last; of several, the one with the
-            smallest cap. None when other waiters for the same keys go first, and for every other kind.
+        blocking_timeout: Seconds that the wait was allowed to take.
+        remaining: Seconds that are left of the holder's lease if it is not renewed. If no task holds the
+            name: seconds for which `at_least` keeps it. For a `RateLimit`: seconds until the turn would come.
+            None if this is unknown, or if the key has lost its ttl; then the message says so, with the
+            command that frees the name.
+        holders: The holders of the lock, as the server or the session knew them last, as `HolderInfo`; the
+            first has held it for the longest time. If there are many, only some. Empty if none is known, or
+            if other waiters come first.
+        detail: More about the cause: for a `Redlock`, the answer of each of its masters. Empty for most
+            kinds.
+        full: For `Limits`, the key that was full in the last answer of the server; of several, the one with
+            the smallest cap. None if other waiters for the same keys come first, and for every other kind.
     """
 
     holders: tuple[HolderInfo, ...] = ()
@@ -120,7 +122,7 @@ class LockTimeoutError(LockError, TimeoutError):
         if reason:
             pass
         elif by_itself:
-            reason = f"held by this very task; {_advice(kind)}"
+            reason = f"held by this task itself; {_advice(kind)}"
         elif known:
             reason = f"held {known}"
         elif kept and remaining is not None:
@@ -156,16 +158,18 @@ def _advice(kind: str) -> str:
 
 
 class DeadlockError(LockError):
-    """Raised instead of waiting for ever: for a lease of the same task, or for tasks that wait for this one.
+    """Raised instead of a wait that would never end.
 
-    The task itself: where the wait has no `blocking_timeout`, and this very task has entered a lease that
-    excludes what it wants and that does not end by itself: it is held, renewed and has no `max_hold`.
-    Other tasks: where the session has `on_deadlock="raise"`, and this waiter is the youngest of a deadlock.
+    There are two cases. The task waits for itself: the wait has no `blocking_timeout`, and the same task is
+    in the body of a lease that excludes what it wants. This lease does not end by itself: it is held and
+    renewed, and has no `max_hold`. Or several tasks wait for each other: the session has
+    `on_deadlock="raise"`, and this waiter is the youngest of the deadlock.
 
     Attributes:
         name: Name of the lock that was wanted.
-        held: The lock that the task holds, as `Lock 'orders'`; empty where other tasks are part of it.
-        deadlock: The tasks that wait for each other, as a `Deadlock`; None where there is only this one.
+        held: The lock that the task itself holds, such as `Lock 'orders'`. Empty if the deadlock has other
+            tasks.
+        deadlock: The tasks that wait for each other, as a `Deadlock`. None if the task waits for itself.
     """
 
     def __init__(self, kind: str, name: str, *, held: str = "", deadlock: Deadlock | None = None) -> None:
@@ -174,13 +178,13 @@ class DeadlockError(LockError):
         self.deadlock = deadlock
         if deadlock is not None:
             super().__init__(
-                f"{kind} {name!r} would be waited for for ever: {deadlock}; take the locks in the same order "
+                f"the wait for {kind} {name!r} would never end: {deadlock}; take the locks in the same order "
                 "everywhere, or all at once with a MultiLock"
             )
             return
         super().__init__(
-            f"{kind} {name!r} would be waited for for ever: this very task holds {held}, which excludes it; "
-            f"{_advice(kind)}"
+            f"the wait for {kind} {name!r} would never end: this task itself holds {held}, which excludes "
+            f"it; {_advice(kind)}"
         )
 
 
@@ -190,8 +194,8 @@ class LockLostError(LockError):
     Attributes:
         name: Name of the lock.
         reason: The cause of the loss.
-        stolen_by: The holder that took it by force, with `acquire(steal=True)`; None where it was lost in
-            another way, or that holder is not known.
+        stolen_by: The holder that took it by force, with `acquire(steal=True)`. None if the lease was lost in
+            another way, or if this holder is unknown.
     """
 
     stolen_by: HolderInfo | None = None
@@ -206,9 +210,9 @@ class LockLostError(LockError):
 
 
 class LockNotOwnedError(LockError):
-    """Raised by release, extend or adopt of a lease that is not held, or no longer.
+    """Raised by release, extend or adopt if the lease is not held, or no longer held.
 
-    Also by the end of an `async with` whose lease an exit in another task has released.
+    The end of an `async with` raises it, too, if an exit in another task has already released the lease.
 
     Attributes:
         name: Name of the lock.
@@ -226,15 +230,15 @@ class LockNotOwnedError(LockError):
 
 
 class SessionClosedError(LockError):
-    """Raised to a task that waits in, or asks something of, a session that is closed."""
+    """Raised to a task that waits in a closed session, or asks it for something."""
 
 
 class DuplicateJobError(LockError):
-    """Raised when the job of a `UniqueJob` runs, waits or is done already.
+    """Raised when the job of a `UniqueJob` already runs, waits or is done.
 
     Attributes:
         key: Key of the job.
-        reason: The obstacle that was found.
+        reason: What makes this call a duplicate.
     """
 
     def __init__(self, key: str, reason: str) -> None:
@@ -244,12 +248,12 @@ class DuplicateJobError(LockError):
 
 
 class StaleFenceError(LockError):
-    """Raised when a write comes with an older fencing token than one already seen: its holder is too late.
+    """Raised when a write has an older fencing token than an earlier write: its holder is too late.
 
     Attributes:
         name: Name of the register.
-        fencing_token: The one that the write came with.
-        seen: The newest one seen.
+        fencing_token: The token of this write.
+        seen: The newest token that has been seen.
     """
 
     def __init__(self, name: str, *, fencing_token: int, seen: int) -> None:
@@ -278,11 +282,11 @@ class FingerprintError(LockError):
 
 
 class RemoteCallError(LockError):
-    """Raised when another process ran the function for this call, and the function raised.
+    """Raised when the function ran in another process for this call, and raised there.
 
     Attributes:
-        type_name: Name of the type of what it raised, as `"builtins.ValueError"`.
-        message: Its `str()`.
+        type_name: Name of the type of its exception, such as `"builtins.ValueError"`.
+        message: `str()` of its exception.
     """
 
     def __init__(self, type_name: str, message: str) -> None:
@@ -292,18 +296,18 @@ class RemoteCallError(LockError):
 
 
 class ResultNotKeptError(LockError):
-    """Raised when the call of a `SingleFlight` was done, but its value could not be kept for others.
+    """Raised when the call of a `SingleFlight` was done, but others cannot have its value.
 
-    The work is done. A new call would do it a second time, so the key stays taken: for `keep` seconds every
-    call with this key gets this error, and the function does not run.
+    The work is done. A new call would do it again, so the key stays taken: for `keep` seconds each call with
+    this key gets this error, and the function does not run.
 
-    Also raised to a caller of a `Combiner` whose item was done, and whose result cannot be had.
+    A caller of a `Combiner` also gets it, if its item was done and its result cannot be had.
 
     Attributes:
-        key: The key, or the name.
-        reason: The obstacle, with the type of the error that reported it.
-        here: Whether the function ran in this session, so that `value` is there.
-        value: The value of the function, if it ran here; else None.
+        key: The key of the call, or the name of the `Combiner`.
+        reason: Why the value was not kept, with the type of the error that reported it.
+        here: Whether the function ran in this session; then `value` is its value.
+        value: The value of the function if it ran in this session, else None.
     """
 
     def __init__(
@@ -326,12 +330,12 @@ class ResultNotKeptError(LockError):
 
 
 class CombinerFullError(LockError):
-    """Raised when an item cannot be left with a `Combiner`: as many wait there as may. It was not left.
+    """Raised when an item was not left with a `Combiner`, because the allowed number of items already waits.
 
     Attributes:
         name: Name of the combiner.
         pressure: How many items wait or are being run.
-        most_waiting: How many may.
+        most_waiting: How many are allowed.
     """
 
     def __init__(self, name: str, *, pressure: int, most_waiting: int) -> None:
@@ -345,18 +349,18 @@ class CombinerFullError(LockError):
 
 
 class ConfigurationError(LockError, ValueError):
-    """Raised when the server or the arguments do not allow what was asked; names the setting to change."""
+    """Raised when the server or the arguments do not allow what was asked. It names the setting to change."""
 
 
 class BackendError(LockError):
-    """Raised when Redis did not answer in time, or refused; the driver's error is the `__cause__`.
+    """Raised when Redis did not answer in time, or refused. The driver's error is the `__cause__`.
 
     Attributes:
-        transient: Whether the same request may succeed later by itself, so that candidates, observers and
-            schedules go on. True while the server is away, loads its data, runs a script for too long, cannot
-            persist its data, has too few replicas or too many clients, is a replica, or is out of memory; and
-            where it refuses a password or a certificate that it has accepted before. False where a person has
-            to do something first, as without a permission.
+        transient: Whether the same request may succeed later without a change by a person, so that
+            candidates, observers and schedules go on. True while the server is away, loads its data, runs a
+            long script, cannot save its data, has too few replicas or too many clients, is a replica, or is
+            out of memory. Also True if it refuses a password or a certificate that it has accepted before.
+            False if a person must act first, such as for a missing permission.
     """
 
     transient: bool = True

@@ -1,6 +1,6 @@
 """The documentation's figures: each of them comes from a report, and none is typed.
 
-The page of benchmarks as a whole; in other pages, tables between two marks.
+The two pages of benchmarks as a whole; in other pages, tables between two marks.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def results(docs: Path) -> Path:
 def texts(report: Report, docs: Path) -> dict[Path, str]:
     """The pages, as they are with these figures."""
     by_title = {result.title: result for result in report.results}
-    reference = docs / "reference/benchmarks.md"
+    reference = docs / "reference"
     return {
-        reference: page.text(report, reference.parent, docs / _ASSETS),
+        reference / "benchmarks.md": page.text(report),
+        reference / "benchmark-workloads.md": page.workloads(report, reference, docs / _ASSETS),
         **_with(
             docs / "explanation/performance.md",
             {

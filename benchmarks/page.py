@@ -1,4 +1,8 @@
-"""The page of results: every figure in it comes from a report."""
+"""The two pages of results: every figure in them comes from a report.
+
+The first page has the figures that a reader looks for, and how they are measured; the second page has the
+table of each workload.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +48,25 @@ means that some tasks of redis-py never got the lock.
 """
 
 _READING = """\
-## How to read the rest
+## How each figure is measured
 
-Each workload has a table. It is measured in one run, in which the contenders take turns; a figure is the
-median of its rounds. In addition to aiolocks and other libraries, there is the *floor*: the same work with
-only the driver or the timer. No lock can be faster than that in this way.
+[Each workload](benchmark-workloads.md) has a table. It is measured in one run, in which the contenders take
+turns; a figure is the median of its rounds. In addition to aiolocks and other libraries, there is the
+*floor*: the same work with only the driver or the timer. No lock can be faster than that in this way.
 
 In `fair`, `semaphore`, `rw` and `range` the floor is the same work without any other task. In `cluster` it is
 the same work on one server. `fair`, `semaphore`, `rw`, `range`, `alone` and `lock-or-watch` consist of single
 round trips, and the server has a separate core.
+"""
+
+_WORKLOADS = """\
+This page has the table of each workload of `python -m benchmarks`. The page
+[Benchmarks](benchmarks.md#how-each-figure-is-measured) tells how and on which machine the figures were
+measured, what the floor is, and how the other libraries are used.
+
+`median`, and `min – max`, are those of the rounds. `÷ floor` is the median divided by that of the floor, and
+`÷ redis-py` is the median divided by that of redis-py. `target` is what aiolocks is meant to reach, followed
+by what it reached. A dash means that there is nothing to compare.
 """
 
 _PEERS = """\
@@ -74,12 +88,12 @@ _PEERS = """\
 """
 
 
-def text(report: Report, here: Path, plots: Path) -> str:
-    """The page, for this directory; the pictures are in the other one."""
-    return "\n".join(_lines(report, here, plots))
+def text(report: Report) -> str:
+    """The first page: the summary, and the targets that were missed."""
+    return "\n".join(_lines(report))
 
 
-def _lines(report: Report, here: Path, plots: Path) -> Iterator[str]:
+def _lines(report: Report) -> Iterator[str]:
     yield "# Benchmarks\n"
     yield _INTRODUCTION
     yield from table(summary.HEADINGS, list(summary.lines(report)))
@@ -89,9 +103,15 @@ def _lines(report: Report, here: Path, plots: Path) -> Iterator[str]:
     yield f"```sh\n{_COMMAND}\n```\n"
     yield "## Targets\n"
     yield from _paragraphs(judgement(report))
-    for result in report.results:
-        yield from _workload(result, here, plots)
     yield _PEERS
+
+
+def workloads(report: Report, here: Path, plots: Path) -> str:
+    """The second page, for this directory; the pictures are in the other one."""
+    parts = ["# Benchmarks: each workload\n", _WORKLOADS]
+    for result in report.results:
+        parts.extend(_workload(result, here, plots))
+    return "\n".join(parts)
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
     BusyLoadingError,
     NoPermissionError,
     RedisClusterException,
@@ -155,13 +156,16 @@ async def _reach(client: Redis | RedisCluster, target: Target, *, ailing: bool) 
     except NoPermissionError:
         pass  # it knows us, and need not let us ping
     except TimeoutError:
-        raise CommandError(f"{target} did not answer within {_PATIENCE:g} s", NO_SERVER) from None
+        raise CommandError(
+            f"{target} did not answer within {_PATIENCE:g} s: it hangs, or a firewall drops what is sent",
+            NO_SERVER,
+        ) from None
     except TypeError:
         raise CommandError(_not_a_url(), NO_SERVER) from None  # an option after the `?` that there is not
     except (RedisError, RedisClusterException, OSError) as error:
         if ailing and isinstance(error, (ResponseError, BusyLoadingError)):
             return
-        raise CommandError(f"cannot use {target}: {_reason(error)}", NO_SERVER) from None
+        raise CommandError(f"cannot use {target}: {_reason(error)}{_remedy(error)}", NO_SERVER) from None
 
 
 async def _refuse_several(client: Redis | RedisCluster, target: Target) -> None:
@@ -187,6 +191,18 @@ async def _refuse_several(client: Redis | RedisCluster, target: Target) -> None:
 
 def _not_a_url() -> str:
     return f"--redis takes {FORMS} or embedded: (what was given is none of these)"
+
+
+def _remedy(error: BaseException) -> str:
+    """The way out, if there is one for all causes of this kind."""
+    for cause in chain(error):
+        if isinstance(cause, ssl.SSLError):
+            return ""
+        if isinstance(cause, AuthenticationError):
+            return "; user and password are a part of the URL: --redis redis://user:password@host"
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return "; start it, or name your server with --redis URL"
+    return ""
 
 
 def _reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Limits in FastAPI: a dependency that holds a permit of each key for the length of the handler."""
+"""Limits in FastAPI: a dependency that holds one permit of each key while the handler runs."""
 
 # Annotations are objects here, for FastAPI looks at them.
 
@@ -17,7 +17,7 @@ Keys = Callable[..., Mapping[str, int] | Awaitable[Mapping[str, int]]]
 
 @final
 class Limited(params.Depends):
-    """A dependency that holds a permit of each of several keys while the handler of a request runs.
+    """A dependency that holds one permit of each of several keys while the handler of a request runs.
 
     ```python
     def of_the_tenant(tenant: Annotated[str, Header()]) -> dict[str, int]:
@@ -29,30 +29,32 @@ class Limited(params.Depends):
         ...
     ```
 
-    It holds `Limits`, which are let go of when the handler has returned, before the answer is sent.
+    The permits are those of `Limits`. They are released when the handler has returned, before the answer is
+    sent.
 
-    If they cannot be acquired, the answer is 503 where the `total` is full, and 429 where another key is,
-    which is the caller's own; where both are, 429. Both have a measured `Retry-After`: the median of the last
-    15 holds by handlers of this process, less the time for which the oldest holder of the full key has had it
-    by now. It is at least 1 s, and not more than what that lease has left; 1 s where nothing was measured
-    yet. `status`, `retry_after` and `detail` change that. Where Redis does not answer, it is 503. When the
-    lease is lost, the handler is cancelled and the answer is 500, or that of `install_error_handlers`. A
-    client that hangs up while it waits leaves its line.
+    If the permits are not acquired in time, the answer is 503 if only the `total` is full. It is 429 if
+    another key is full, because that key is the caller's own. Both have `Retry-After`. If Redis does not
+    answer, the answer is 503. If the lease is lost, the handler is cancelled, and the answer is 500, or that
+    of `install_error_handlers`. If the client disconnects while its request waits, the request leaves its
+    line.
 
     Args:
         name: Name of the limits: the same for all that share the total.
-        keys: A dependency that returns the keys and their caps: a function of the `Request`, or of parameters
-            as a handler has them; best an `async def`, for FastAPI runs others in a thread.
-        total: The key of all callers together.
-        blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default
-            0: a caller that has reached its limit is told at once.
-        status: Status of the answer where a limit was reached, whichever key is full: 423, 409, 429 or 503.
-            Default: 503 where the `total` is full, 429 where another key is.
-        retry_after: Seconds for its `Retry-After`, or a function that is called with the
-            `LockTimeoutError`, whose `full` is the key, and returns seconds, or None for the default.
-            Default: the measured time.
-        detail: Text of that answer. Default: one that says whether it is the service or the caller that has
-            reached its limit.
+        keys: A dependency that returns the keys with their caps. It is a function of the `Request`, or of
+            parameters, as a handler has them. Use an `async def`, because FastAPI runs other functions in a
+            thread.
+        total: The key that all callers share.
+        blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client is connected.
+            Default 0: a caller that has reached its limit gets the answer at once.
+        status: Status of the answer if a limit was reached, whichever key is full: 423, 409, 429 or 503.
+            Default: 503 if only the `total` is full, 429 otherwise.
+        retry_after: `Retry-After` of this answer: seconds, or a function that gets the `LockTimeoutError`,
+            whose `full` is the key, and returns seconds, or None for the default. Default: the median of the
+            last 15 times for which handlers of this process have held such permits, less the time for which
+            the oldest holder of the full key has held its permit. It is at least 1 s, and at most the time
+            that is left of that holder's lease. Without any measured time it is 1 s.
+        detail: Text of this answer. Default: a text that says whether the service or the caller has reached
+            its limit.
         **options: Options of the limits: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:

@@ -3,7 +3,7 @@
 # Annotations are objects here, for FastAPI looks at them.
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final, final
 from weakref import WeakKeyDictionary
 
@@ -23,7 +23,7 @@ _OWN: Final = (CLIENT, KEY)
 
 @final
 class RateLimited(params.Depends):
-    """A dependency that admits so many requests in so many seconds, and answers 429 to the others.
+    """A dependency that admits a number of requests in a number of seconds, and answers 429 to the others.
 
     ```python
     @app.get("/search", dependencies=[RateLimited("search:{client}", 100, per=60)])
@@ -35,28 +35,28 @@ class RateLimited(params.Depends):
         ...
     ```
 
-    One too many is 429 with `Retry-After`. Each answer has the fields `RateLimit-Policy` and `RateLimit` of
-    draft-ietf-httpapi-ratelimit-headers-10. Where Redis does not answer, it is 503. See `aiolocks.RateLimit`
-    for what a window admits.
+    A request above the limit is answered 429 with `Retry-After`. Each answer has the header fields
+    `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10. If Redis does not answer,
+    the answer is 503. See `aiolocks.RateLimit` for the number of requests that a window admits.
 
     Args:
-        name: A template. `{client}` is `request.client.host`: behind a proxy, that is the proxy's address
-            unless the server is told to trust it, as by uvicorn's `--forwarded-allow-ips`. `{key}` is what
-            `key` returns. Other fields are parameters of the path, or those that the handler has from the
-            query.
-        limit: Requests in each `per`, in the long run.
-        per: Seconds.
-        burst: Requests that are admitted at once after a rest; by default, `limit`.
-        key: A dependency that returns who asks, such as the id of a user: a function of the `Request`, or of
-            parameters as a handler has them.
+        name: A template. `{client}` is `request.client.host`. Behind a proxy this is the address of the
+            proxy, unless the server trusts the proxy, as with uvicorn's `--forwarded-allow-ips`. `{key}` is
+            the result of `key`. Other fields are path parameters, or query parameters of the handler.
+        limit: Requests that are admitted in each `per`, in the long run.
+        per: Seconds, 1 ms to ten years.
+        burst: Requests that are admitted at once after a rest. Default: `limit`.
+        key: A dependency that returns who asks, such as the id of a user. It is a function of the `Request`,
+            or of parameters, as a handler has them. Give it if the name has the field `{key}`, and only then.
         blocking_timeout: Seconds that a request may wait for its turn; 0 for none; None for as long as it
-            takes.
-        status: Status of the answer to one too many: 423, 409, 429 or 503.
-        detail: Text of that answer.
+            takes. Default 0: a request above the limit is answered at once.
+        status: Status of the answer to a request above the limit: 423, 409, 429 or 503. Default 429 (Too Many
+            Requests).
+        detail: Text of this answer.
 
     Raises:
-        TypeError, ValueError: An argument is wrong. From a request: it has no address of its
-            client, as over a unix socket, and the name has `{client}`.
+        TypeError, ValueError: An argument is wrong. From a request: the name has the field `{client}`, and
+            the request has no client address, as over a unix socket.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class RateLimited(params.Depends):
             detail=detail,
             has_key=key is not None,
         )
-        super().__init__(dependency=_Admit(rate, key), use_cache=False)
+        super().__init__(dependency=Admit(rate, key), use_cache=False)
 
 
 @final
-class _Admit:
+class Admit:
     """The callable that FastAPI calls."""
 
     def __init__(self, rate: Rate, key: Callable[..., Any] | None) -> None:
@@ -122,6 +122,14 @@ class _Admit:
             response.headers.update(await self._rate.admit(session, name, route=route_of(connection)))
         except Refusal as refusal:
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+
+    def check(self, endpoint: Callable[..., Any], in_path: Iterable[str]) -> None:
+        """Returns if a route gives all fields of the name; `in_path` are the parameters of its path.
+
+        Raises:
+            ConfigurationError: It does not.
+        """
+        fields_of(self._rate.template, endpoint, in_path, but=_OWN)
 
     def _values(self, request: Request, key: Any) -> dict[str, str]:
         rate, endpoint = self._rate, request.scope["endpoint"]

@@ -19,13 +19,14 @@ STATE: Final = "aiolocks_session"
 def session_of(app: Starlette) -> Session:
     """The session of an application, for code outside of a request, such as a task of its lifespan.
 
-    It is there as soon as the application's own `lifespan` begins, and until that has ended.
+    The session is available from the beginning of the application's own `lifespan` until the end of it.
 
     Args:
-        app: The application, or one that is mounted in it.
+        app: The application, or an application that is mounted in it.
 
     Raises:
-        RuntimeError: It has none: its lifespan has not begun, or is another one.
+        RuntimeError: The application has no session: its lifespan has not begun, or is not
+            `session_lifespan`.
     """
     session: Session | None = getattr(app.state, STATE, None)
     if session is None:
@@ -39,10 +40,11 @@ def session_of(app: Starlette) -> Session:
 async def current_session(connection: HTTPConnection) -> Session:
     """The application's session, as a dependency: `session: Annotated[Session, Depends(current_session)]`.
 
-    `Locked` has it from here too: with `app.dependency_overrides[current_session]` tests give it another.
+    `Locked`, `Limited` and `RateLimited` use this dependency, too. Tests can give them another session, with
+    `app.dependency_overrides[current_session]`.
 
     Raises:
-        RuntimeError: There is none.
+        RuntimeError: The application has no session.
     """
     return session_of(connection.app)
 

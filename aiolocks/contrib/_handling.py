@@ -46,7 +46,7 @@ def current() -> Handling | None:
 
 
 def handler_begins() -> None:
-    """Says that the handler of this request begins: what it answers from here on is its result.
+    """Tells the middleware that the handler of this request begins: its answer from here on is a result.
 
     ```python
     async def pay(scope, receive, send):
@@ -55,9 +55,9 @@ def handler_begins() -> None:
     ```
 
     `IdempotencyMiddleware`, and the middleware for aiohttp, do not see which code gives an answer. Without
-    this call they keep no refusal that may have come from code before the handler; see `keeps`. The routes of
-    `idempotent_route` and the handlers of `aiolocks.contrib.aiohttp.locked` need no call. Outside of a
-    request with an idempotency key it does nothing.
+    this call, they do not keep a refusal that may come from code before the handler; see `keeps`. The routes
+    of `idempotent_route` and the handlers of `aiolocks.contrib.aiohttp.locked` call it themselves. Outside of
+    a request with an idempotency key it does nothing.
     """
     handling = _current.get()
     if handling is not None:

@@ -88,7 +88,7 @@ def _guarded(function: Callable[[str], str | None]) -> Callable[[str], str]:
             if found is not None and not isinstance(found, str):
                 raise TypeError(f"a label must be a str or None, not {found!r}")
         except Exception:
-            log.exception("no label for the lock %r", name)
+            log.exception("no label for the lock %r: names= has raised, and the label is 'other'", name)
             return OTHER
         return OTHER if found is None else found
 

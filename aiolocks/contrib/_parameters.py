@@ -91,8 +91,8 @@ def _field(
         if name not in in_path:
             raise ConfigurationError(
                 f"the name {template.text!r} has a field {name!r}, but the route has no such parameter in "
-                "its path, and its handler none from the query: pass a function if the name is to be made of "
-                "anything else"
+                f"its path, and its handler none from the query: {template.otherwise} if the name is to be "
+                "made of anything else"
             )
         return Field(name, "path", name, _NOT_GIVEN, _NOT_GIVEN)
     alias, default = name, parameter.default
@@ -105,7 +105,7 @@ def _field(
         if isinstance(about, (params.Header, params.Cookie, params.Body, params.Depends)):
             raise ConfigurationError(
                 f"the name {template.text!r} has a field {name!r}, but the handler has that neither from the "
-                "path nor from the query: pass a function if the name is to be made of it"
+                f"path nor from the query: {template.otherwise} if the name is to be made of it"
             )
         if isinstance(about, params.Param):
             alias = (
@@ -115,8 +115,8 @@ def _field(
                 default = about.get_default(call_default_factory=True)
     if _is_several(parameter.annotation):
         raise ConfigurationError(
-            f"the name {template.text!r} has a field {name!r}, but that is several values: pass a function "
-            "that makes the name of them"
+            f"the name {template.text!r} has a field {name!r}, but that is several values: "
+            f"{template.otherwise} if the name is to be made of them"
         )
     where = "path" if alias in in_path else "query"
     return Field(name, where, alias, parameter.annotation, default)

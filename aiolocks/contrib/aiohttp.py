@@ -1,4 +1,4 @@
-"""Locks in aiohttp: a decorator that holds one for the length of a handler, and a session.
+"""Locks in aiohttp: a decorator that holds a lock while a handler runs, and a session.
 
 ```python
 app = web.Application()
@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
     if error.name != "aiohttp":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.aiohttp needs aiohttp: pip install aiolocks[aiohttp]", name=error.name
+        "aiolocks.contrib.aiohttp needs aiohttp: pip install 'aiolocks[aiohttp]'", name=error.name
     ) from error
 
 from .. import Session
@@ -53,9 +53,9 @@ P = ParamSpec("P")
 Name = str | Callable[[web.Request], str | Awaitable[str]]
 
 SESSION: Final = web.AppKey("aiolocks_session", Session)
-"""Where the application has its session: `app[SESSION]`, and `request.config_dict[SESSION]` in a handler.
+"""The key of the application's session: `app[SESSION]`, or `request.config_dict[SESSION]` in a handler.
 
-It is there for the contexts in `cleanup_ctx` that stand after `session_ctx`, and until these have ended.
+The contexts in `cleanup_ctx` that come after `session_ctx` can use the session, until they have ended.
 """
 
 if TYPE_CHECKING:
@@ -79,28 +79,30 @@ def session_ctx(
     close: bool | None = None,
     **session_options: Unpack[SessionOptions],
 ) -> Callable[[web.Application], AsyncGenerator[None, None]]:
-    """A context for `app.cleanup_ctx` with a session, closed when all requests are done.
+    """A context for `app.cleanup_ctx` that opens a session, and closes it after the last request.
 
     ```python
     app.cleanup_ctx.append(session_ctx("redis://localhost:6379", prefix="shop"))
     ```
 
-    The session is found by `locked`, also in subapplications, and stands under `app[SESSION]`. It talks to
-    Redis from its first use on: an application starts while Redis is away.
+    `locked` and `rate_limited` find the session, also in subapplications; `app[SESSION]` is the session. It
+    connects at its first use, so an application starts while Redis is away.
 
     Args:
-        client: A URL, or a function that makes a client: that client is closed in the end. Or a client, or a
-            `Session`, such as one of `Session.from_url`: it is yours to close, unless you say `close=True`.
-        background: Functions `async def f(session)` that run beside the application, from this context's turn
-            in `cleanup_ctx` on until its clean-up: then they are cancelled, and awaited. One that returns has
-            ended, which the log says at `INFO`. One that raises is logged as an error with its traceback, and
-            called again after a pause: between 0 and 1 s, double that after each further error, up to 60 s;
-            after 60 s of work, between 0 and 1 s again.
-        close: True closes a client or `Session` that you have given, too.
-        **session_options: Options of the `Session`, as `prefix`.
+        client: A URL, a function that makes a client, a client, or a `Session`. A client made from a URL or
+            by a function is closed at the end. A client or `Session` that you give stays open, unless
+            `close=True`.
+        background: Functions `async def f(session)` that run beside the application. They start when this
+            context is entered. Before it ends, they are cancelled and awaited. If a function returns, it is
+            not called again, and the log says so at `INFO`. If it raises, the error is logged with its
+            traceback, and the function is called again after a pause: 0 to 1 s at random, doubled after each
+            further error, up to 60 s. After 60 s of work, the pause is 0 to 1 s again.
+        close: True also closes a client or `Session` that you gave. None, the default, and False do not.
+        **session_options: Options of the `Session`, such as `prefix`. Not together with a `Session`.
 
     Raises:
-        TypeError: `background` is not as it should be.
+        TypeError: `background` has something else than functions. When the application starts: `client` is
+            none of these, or options were given together with a `Session`.
     """
     works = checked(background)
 
@@ -134,10 +136,7 @@ class _ErrorMiddleware:
     def __call__(
         self, request: web.Request | None = None, handler: Handler | None = None, *, status: Conflict = 423
     ) -> Awaitable[web.StreamResponse] | _ErrorMiddleware:
-        """Gives errors of locks in handlers an answer of their own, where they would be 500.
-
-        See `error_middleware`.
-        """
+        """Answers errors of locks that come out of handlers; see `error_middleware`."""
         if request is None or handler is None:
             return _ErrorMiddleware(Answers(status))
         return self._handle(request, handler)
@@ -162,7 +161,7 @@ class _ErrorMiddleware:
 
 
 error_middleware: Final = _ErrorMiddleware(Answers(423))
-"""A middleware that gives errors of locks in handlers an answer of their own, where they would be 500.
+"""A middleware that answers errors of locks that come out of handlers. Without it, each is answered 500.
 
 ```python
 app = web.Application(middlewares=[error_middleware])
@@ -174,32 +173,34 @@ app = web.Application(middlewares=[error_middleware(status=409)])
 | `LockTimeoutError` | 423, or the `status` you chose (423, 409, 429 or 503), with `Retry-After: 1` |
 | `DuplicateJobError`, `StaleFenceError` | 409 |
 | `FingerprintError` | 422 |
-| `BackendError`, `SessionClosedError` | 503 with `Retry-After: 1` |
+| `BackendError`, `SessionClosedError`, `CombinerFullError` | 503 with `Retry-After: 1` |
 | `LockLostError`, also of `locked` | 503 without it: something may have been done |
 | any other error | 500 as before: it is a bug |
 
-So is an `ExceptionGroup`, as of a `TaskGroup`, if each error in it is one of these: of several, the lowest
-row of the table counts. Answers are JSON, `{"detail": "…"}`. They name neither the lock nor its holder, which
-the log has, with the route: under `aiolocks.requests`, `WARNING` for 503 and `INFO` for others. Where an
-answer has begun already, the connection ends, as after any error.
+An `ExceptionGroup`, such as that of a `TaskGroup`, is answered if each error in it is in the table; the
+lowest row counts. Answers are JSON, `{"detail": "…"}`. They do not name the lock or its holder. The log names
+them, with the route, under `aiolocks.requests`: at `WARNING` for 503, at `INFO` for the others. If an answer
+has already begun, the connection is closed, as after any error.
 """
 
 
 def health(*, within: Seconds = 5.0) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """A handler for a health probe: 200 if event loop and server answer in time, else 503.
+    """A handler for a health probe: 200 if the event loop and the server answer in time, else 503.
 
     ```python
     app.router.add_get("/ready", health(within=2))
     ```
 
-    It asks `Session.healthy` of the application's session. Where the event loop does not run, nothing is
-    answered: the time-out of the prober finds that.
+    The handler calls `Session.healthy` of the application's session. If the event loop does not run, the
+    handler does not answer at all, and the probe fails by its own time-out.
 
     Args:
-        within: Seconds that the answer of the server may take; less than the time-out of the prober.
+        within: Seconds that the server may take to answer, at least 1 ms. Give less than the time-out of the
+            probe. Default 5 s.
 
     Raises:
-        TypeError, ValueError: `within` is not as it should be.
+        TypeError, ValueError: `within` is wrong.
+        RuntimeError: From a request: the application has no session.
     """
     allowed = seconds("within", within, least=0.001)
 
@@ -223,7 +224,7 @@ def locked(
 ) -> Callable[
     [Callable[P, Awaitable[web.StreamResponse]]], Callable[P, Coroutine[Any, Any, web.StreamResponse]]
 ]:
-    """Decorates a handler: it runs while a lock is held, which is let go of when it returns.
+    """Decorates a handler: it runs while a lock is held. The lock is released when the handler returns.
 
     ```python
     @routes.post("/orders/{order_id}/ship")
@@ -236,33 +237,35 @@ def locked(
     It decorates coroutine functions, methods that get the request, and the methods of a `web.View`. Put it
     below the decorator that makes the route.
 
-    If the lock cannot be acquired, the answer is 423, or the `status` you chose, with `Retry-After`: the
-    seconds for which handlers of this process have held that name lately, as a median. Where Redis does not
-    answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500, or that of
-    `error_middleware`; one that has begun ends with the connection. Answers are JSON, `{"detail": "…"}`. A
-    client that hangs up while it waits leaves the queue. An error that the handler itself raises is never
-    replaced.
+    If the lock is not acquired in time, the answer is 423, or the `status` you chose, with `Retry-After`. If
+    Redis does not answer, it is 503. If the lease is lost, the handler is cancelled, and the answer is 500,
+    or that of `error_middleware`; if an answer has begun, the connection is closed. Answers are JSON,
+    `{"detail": "…"}`. If the client disconnects while its request waits, the request leaves the queue. An
+    error that the handler raises is never replaced.
 
     Args:
-        name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or, where it
-            has no such parameter, of the query. The values are the texts in the URL, percent-encoded. Or a
-            function of the request, `async` or not, that returns the name.
-        kind: A class of locks, or a function of session and name that makes one: `lambda session, name:
-            Semaphore(session, name, 3)`.
-        blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default
-            5 s: less than clients and proxies wait for an answer.
-        status: Status of the answer if another request has it: 423, 409, 429 or 503.
-        retry_after: Seconds for its `Retry-After`, or a function that is called with the
-            `LockTimeoutError` and returns seconds, or None for the default. Default: the median of the last
-            15 holds of that name by handlers of this process, else of names of the same template; 1 s where
-            there were none. It is at least 1 s, and not more than the time that the holder's lease has left.
-        detail: Text of that answer.
-        cache: Of a `Lock`: seconds for which this process keeps the lease after a request, so that its next
-            request for the same name sends nothing to Redis. 0: not at all.
+        name: A template such as `"order:{order_id}"`, or a function of the request, `async` or not, that
+            returns the name. A field of a template is a path parameter or, if the path has none of that name,
+            a query parameter. The value is the text in the URL, percent-encoded.
+        kind: A class of locks, or a function that makes a lock from a session and a name: `lambda session,
+            name: Semaphore(session, name, 3)`.
+        blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client is connected.
+            Default 5 s, because clients and proxies wait longer for an answer.
+        status: Status of the answer if another request holds the lock: 423, 409, 429 or 503. Default 423
+            (Locked).
+        retry_after: `Retry-After` of this answer: seconds, or a function that gets the `LockTimeoutError` and
+            returns seconds, or None for the default. Default: how long handlers of this process have held the
+            lock, as the median of the last 15 times. These are the times of that name or, if there are none,
+            of all names of the template. The default is at least 1 s, and at most the time that is left of
+            the holder's lease. Without any measured time it is 1 s.
+        detail: Text of this answer.
+        cache: Seconds for which this process keeps the lease after a request, so that its next request for
+            the same name sends nothing to Redis. For `Lock` only. Default 0: the lease is released at once.
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
         TypeError, ValueError: An argument is wrong.
+        RuntimeError: From a request: the application has no session.
     """
     recipe = Recipe(
         "locked()",
@@ -328,7 +331,7 @@ def rate_limited(
 ) -> Callable[
     [Callable[P, Awaitable[web.StreamResponse]]], Callable[P, Coroutine[Any, Any, web.StreamResponse]]
 ]:
-    """Decorates a handler: so many requests in so many seconds are admitted, and the others get 429.
+    """Decorates a handler: a number of requests in a number of seconds is admitted, and the others get 429.
 
     ```python
     @routes.get("/search")
@@ -337,26 +340,30 @@ def rate_limited(
         ...
     ```
 
-    One too many is 429 with `Retry-After`. Each answer that has not begun has the fields `RateLimit-Policy`
-    and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10. Where Redis does not answer, it is 503. See
-    `aiolocks.RateLimit` for what a window admits. Put it below the decorator that makes the route.
+    A request above the limit is answered 429 with `Retry-After`. Each answer that has not begun has the
+    header fields `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10. If Redis does
+    not answer, the answer is 503. See `aiolocks.RateLimit` for the number of requests that a window admits.
+    Put the decorator below the decorator that makes the route.
 
     Args:
-        name: A template. `{client}` is `request.remote`: behind a proxy, the proxy's address, unless a
-            middleware such as those of aiohttp-remotes replaces it. `{key}` is what `key` returns. Other
-            fields are parameters of the path or, where it has no such parameter, of the query.
-        limit: Requests in each `per`, in the long run.
-        per: Seconds.
-        burst: Requests that are admitted at once after a rest; by default, `limit`.
-        key: A function of the request, `async` or not, that returns who asks, such as the id of a user.
+        name: A template. `{client}` is `request.remote`. Behind a proxy this is the address of the proxy,
+            unless a middleware such as those of aiohttp-remotes replaces it. `{key}` is the result of `key`.
+            Another field is a path parameter or, if the path has none of that name, a query parameter.
+        limit: Requests that are admitted in each `per`, in the long run.
+        per: Seconds, 1 ms to ten years.
+        burst: Requests that are admitted at once after a rest. Default: `limit`.
+        key: A function of the request, `async` or not, that returns who asks, such as the id of a user. Give
+            it if the name has the field `{key}`, and only then.
         blocking_timeout: Seconds that a request may wait for its turn; 0 for none; None for as long as it
-            takes.
-        status: Status of the answer to one too many: 423, 409, 429 or 503.
-        detail: Text of that answer.
+            takes. Default 0: a request above the limit is answered at once.
+        status: Status of the answer to a request above the limit: 423, 409, 429 or 503. Default 429 (Too Many
+            Requests).
+        detail: Text of this answer.
 
     Raises:
-        TypeError, ValueError: An argument is wrong. From a request: it has no address of its
-            client, as over a unix socket, and the name has `{client}`.
+        TypeError, ValueError: An argument is wrong. From a request: the name has the field `{client}`, and
+            the request has no client address, as over a unix socket.
+        RuntimeError: From a request: the application has no session.
     """
     if key is not None and not callable(key):
         raise TypeError(f"key must be a function that returns who asks, not {type(key).__name__}")

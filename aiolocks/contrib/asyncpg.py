@@ -1,9 +1,9 @@
-"""Fences in PostgreSQL through asyncpg: transactions that refuse a holder who is too late.
+"""Fences in PostgreSQL through asyncpg: transactions that refuse the writes of a late holder.
 
 ```python
 async with Lock(redis, "orders") as lease, pool.acquire() as connection, connection.transaction():
     await fence(connection, lease)
-    await connection.execute(...)  # from here on, nobody with an older lease commits
+    await connection.execute(...)  # from here on, no transaction with an older lease commits
 ```
 """
 
@@ -20,36 +20,36 @@ __all__ = ["Connection", "create_fence_table", "fence"]
 
 
 class Connection(Protocol):
-    """The part of `asyncpg.Connection` that is used, and of the result of `pool.acquire()`."""
+    """The part of `asyncpg.Connection` that the fences use. The result of `pool.acquire()` has it, too."""
 
     def is_in_transaction(self) -> bool:
         """Whether a transaction is open."""
         ...
 
     def transaction(self) -> Any:
-        """A transaction, or a savepoint in one."""
+        """A new transaction or, inside a transaction, a savepoint."""
         ...
 
     async def execute(self, query: str, *args: Any) -> Any:
-        """Runs it."""
+        """Runs a statement."""
         ...
 
 
 async def create_fence_table(connection: Connection, *, table: str = TABLE) -> None:
-    """Makes the table that `fence` needs, unless it is there; any number of processes may do so at once.
+    """Makes the table that `fence` needs, if it is missing. Several processes may call this at the same time.
 
-    It has one row for each name that was fenced: the name, and the largest fencing token that has passed. It
-    is the same as that of `aiolocks.contrib.sqlalchemy`, so that programs with either can share it.
+    The table has one row for each fenced name: the name, and the largest fencing token that has passed. It is
+    the same table as that of `aiolocks.contrib.sqlalchemy`, so programs with either of them can share it.
 
     Args:
-        connection: Of asyncpg. In a transaction, the table is part of it.
-        table: Name of the table, as `"name"` or `"schema.name"`.
+        connection: A connection of asyncpg. In a transaction, the table is part of the transaction.
+        table: Name of the table, as `"name"` or `"schema.name"`. Default `"aiolocks_fence"`.
 
     Raises:
-        TypeError, ValueError: The name is not as it should be.
+        TypeError, ValueError: The name is wrong.
         asyncpg.PostgresError: The database refused.
 
-    Cancelled, it may have made the table or not.
+    After a cancellation, the table may have been made or not.
     """
     quoted = _quoted(table)
     async with connection.transaction():
@@ -62,41 +62,42 @@ async def create_fence_table(connection: Connection, *, table: str = TABLE) -> N
 async def fence(
     connection: Connection, *leases: Lease, names: Iterable[str] | None = None, table: str = TABLE
 ) -> None:
-    """Makes all writes of a transaction safe from a holder who is too late; its first statement.
+    """Protects all writes of a transaction from a late holder. Call it first in the transaction.
 
-    Once the fence of a larger token has returned, no transaction with the fence of a smaller token of the
-    same name commits: an open one is waited for, and a later one is refused. Think of it as a row that
-    belongs to the newest lease, and that each transaction has to itself until its end. If the transaction is
-    rolled back, its fence is undone too. In a savepoint, it is undone when that is rolled back, and has to be
-    called again.
+    When the fence of a larger token has returned, no transaction with a smaller token of the same name
+    commits: the fence waits for an open one, and refuses a later one. Think of the fence as a row that
+    belongs to the newest lease. Each transaction has the row for itself until it ends. If the transaction is
+    rolled back, its fence is undone, too. In a savepoint, the fence is undone when the savepoint is rolled
+    back; then call it again.
 
-    It is one statement, at each isolation level, and needs a table: `create_fence_table`. It also sets
-    `idle_in_transaction_session_timeout` for this transaction, to the seconds that the lease has left: if
-    this process stands still, the server ends the transaction then, and the successor goes on. A shorter one
-    stays as it is.
+    The fence is one statement, at each isolation level. It needs a table: see `create_fence_table`. It also
+    sets `idle_in_transaction_session_timeout` for this transaction, to the time that is left of the lease. If
+    this process is suspended, the server then ends the transaction, and the next holder goes on. A shorter
+    setting stays.
 
     Args:
-        connection: Of asyncpg, in a transaction.
-        leases: One or more, in any order, each of a lock that excludes all others of its name. The row
-            of each has the lock's name.
-        names: Of the rows instead: for the lease of a `MultiLock` (`names=lock.names`), and where locks of
-            different kinds or prefixes share a name. For one lease.
-        table: Name of the table, as `"name"` or `"schema.name"`.
+        connection: A connection of asyncpg, in a transaction.
+        leases: One lease or more, in any order. Each must be of a lock that excludes all other holders of its
+            name. The name of the lock is the name of its row.
+        names: Names of the rows, if they are not the name of the lock. Use it for the lease of a `MultiLock`
+            (`names=lock.names`), and if locks of different kinds or prefixes share a name. Only with one
+            lease.
+        table: Name of the table, as `"name"` or `"schema.name"`. Default `"aiolocks_fence"`.
 
     Raises:
-        TypeError, ValueError: An argument is wrong, or two rows have one name; before any I/O.
-        ConfigurationError: The connection is in no transaction; before any I/O.
-        LockLostError: A lease is not held any more; before any I/O.
+        TypeError, ValueError: An argument is wrong, or two rows have the same name; before any I/O.
+        ConfigurationError: The connection is not in a transaction; before any I/O.
+        LockLostError: A lease is no longer held; before any I/O.
         StaleFenceError: A later lease has passed. PostgreSQL commits nothing of this transaction any more.
-        asyncpg.PostgresError: From the database, as it is. `SerializationError` (above READ COMMITTED,
-            another fence has committed meanwhile) and `DeadlockDetectedError` want the transaction to be run
-            again; `LockNotAvailableError` and `QueryCanceledError` come from your `lock_timeout` and
-            `statement_timeout`.
+        asyncpg.PostgresError: The error of the database, unchanged. Run the transaction again after a
+            `SerializationError` (above READ COMMITTED: another fence has committed meanwhile) and a
+            `DeadlockDetectedError`. `LockNotAvailableError` and `QueryCanceledError` come from your
+            `lock_timeout` and `statement_timeout`.
 
-    Cancelled while it waits, it leaves the transaction to be rolled back, as each statement of asyncpg does.
+    After a cancellation, roll the transaction back, as after each cancelled statement of asyncpg.
 
-    After *Fencing tokens* in "How to do distributed locking" (M. Kleppmann, 2016); how the store has to
-    compare is argued in the source, `aiolocks/contrib/_fences.py`.
+    The idea is that of *Fencing tokens* in "How to do distributed locking" (M. Kleppmann, 2016). The source,
+    `aiolocks/contrib/_fences.py`, argues how the database must compare tokens.
     """
     statement = on_postgresql(_quoted(table), "$1", "$2", "$3")
     passage = Passage.of(leases, names)

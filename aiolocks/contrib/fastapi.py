@@ -1,4 +1,4 @@
-"""Locks in FastAPI: a dependency that holds one for the length of the handler, and a lifespan with a session.
+"""Locks in FastAPI: a dependency that holds a lock while a handler runs, and a lifespan with a session.
 
 ```python
 app = FastAPI(lifespan=session_lifespan("redis://localhost:6379"))
@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.fastapi needs FastAPI: pip install aiolocks[fastapi]", name=error.name
+        "aiolocks.contrib.fastapi needs FastAPI: pip install 'aiolocks[fastapi]'", name=error.name
     ) from error
 
 from ..kinds.lock import Lock
@@ -39,7 +39,7 @@ from ._background import Work, beside, checked
 from ._erring import ANSWERED, Answers
 from ._fastapi_hold import Hold, route_of
 from ._fastapi_limits import Limited
-from ._fastapi_rates import RateLimited
+from ._fastapi_rates import Admit, RateLimited
 from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
 from ._holding import Kind, Recipe, opened
 from ._parameters import Field, fields_of
@@ -67,32 +67,34 @@ def session_lifespan(
     close: bool | None = None,
     **session_options: Unpack[SessionOptions],
 ) -> Lifespan:
-    """A lifespan that opens a session for the application, and closes it when all requests are done.
+    """A lifespan that opens a session for the application, and closes it after the last request.
 
     ```python
     app = FastAPI(lifespan=session_lifespan("redis://localhost:6379", prefix="shop"))
     ```
 
-    The session is found by `Locked`, `current_session` and `session_of`, also in applications that are
-    mounted. It talks to Redis from its first use on: an application starts while Redis is away.
+    `Locked`, `Limited`, `RateLimited`, `current_session` and `session_of` find the session, also in mounted
+    applications. The session connects at its first use, so an application starts while Redis is away.
 
     Args:
-        client: A URL, or a function that makes a client: that client is closed in the end. Or a client, or a
-            `Session`, such as one of `Session.from_url`: it is yours to close, unless you say `close=True`.
-        lifespan: Your own. It begins when the session is there, and ends before it is closed; what it yields
-            is passed on.
-        background: Functions `async def f(session)` that run beside the application, from when your
-            `lifespan` has begun until before it ends: then they are cancelled, and awaited. One that returns
-            has ended, which the log says at `INFO`. One that raises is logged as an error with its traceback,
-            and called again after a pause: between 0 and 1 s, double that after each further error, up to
-            60 s; after 60 s of work, between 0 and 1 s again.
-        close: True closes a client or `Session` that you have given, too.
-        **session_options: Options of the `Session`, as `prefix`.
+        client: A URL, a function that makes a client, a client, or a `Session`. A client made from a URL or
+            by a function is closed at the end. A client or `Session` that you give stays open, unless
+            `close=True`.
+        lifespan: Your own lifespan. It begins after the session is opened, and ends before the session is
+            closed. What it yields is passed on.
+        background: Functions `async def f(session)` that run beside the application. They start after your
+            `lifespan` has begun. Before it ends, they are cancelled and awaited. If a function returns, it is
+            not called again, and the log says so at `INFO`. If it raises, the error is logged with its
+            traceback, and the function is called again after a pause: 0 to 1 s at random, doubled after each
+            further error, up to 60 s. After 60 s of work, the pause is 0 to 1 s again.
+        close: True also closes a client or `Session` that you gave. None, the default, and False do not.
+        **session_options: Options of the `Session`, such as `prefix`. Not together with a `Session`.
 
     Raises:
-        TypeError: `background` is not as it should be.
-        ConfigurationError: When the application starts: the name of a `Locked` has a field that its route
-            does not have.
+        TypeError: `background` has something else than functions. When the application starts: `client` is
+            none of these, or options were given together with a `Session`.
+        ConfigurationError: When the application starts: the name of a `Locked` or a `RateLimited` has a field
+            that its route does not have.
     """
     works = checked(background)
 
@@ -109,7 +111,7 @@ def session_lifespan(
 
 
 def install_error_handlers(app: Starlette, *, status: Conflict = 423) -> None:
-    """Gives errors of locks in handlers an answer of their own, where they would be 500.
+    """Answers errors of locks that come out of handlers. Without it, each of them is answered 500.
 
     ```python
     app = FastAPI(lifespan=session_lifespan("redis://localhost:6379"))
@@ -121,25 +123,25 @@ def install_error_handlers(app: Starlette, *, status: Conflict = 423) -> None:
     | `LockTimeoutError` | 423, or the `status` you chose, with `Retry-After: 1` |
     | `DuplicateJobError`, `StaleFenceError` | 409 |
     | `FingerprintError` | 422 |
-    | `BackendError`, `SessionClosedError` | 503 with `Retry-After: 1` |
+    | `BackendError`, `SessionClosedError`, `CombinerFullError` | 503 with `Retry-After: 1` |
     | `LockLostError`, also of `Locked` and `Limited` | 503 without it: something may have been done |
     | any other error | 500 as before: it is a bug |
 
-    So is an `ExceptionGroup`, as of a `TaskGroup`, if each error in it is one of these: of several, the
-    lowest row of the table counts. Answers are JSON, `{"detail": "…"}`. They name neither the lock nor its
-    holder, which the log has, with the route: under `aiolocks.requests`, `WARNING` for 503 and `INFO` for
-    others. Where an answer has begun already, the connection ends, as after any error.
+    An `ExceptionGroup`, such as that of a `TaskGroup`, is answered if each error in it is in the table; the
+    lowest row counts. Answers are JSON, `{"detail": "…"}`. They do not name the lock or its holder. The log
+    names them, with the route, under `aiolocks.requests`: at `WARNING` for 503, at `INFO` for the others. If
+    an answer has already begun, the connection is closed, as after any error.
 
-    A handler of yours for one of these classes counts, whether it is added before or after. A mounted
-    application has handlers of its own: call this for it, too.
+    If your application has its own handler for one of these classes, that handler is called, whether it is
+    added before or after. A mounted application has its own handlers: call this function for it, too.
 
     Args:
-        app: The application: of FastAPI or of Starlette.
-        status: Status of the answer if a lock was not acquired in time: 423, 409, 429 or 503.
+        app: The application, of FastAPI or of Starlette.
+        status: Status of the answer to `LockTimeoutError`: 423, 409, 429 or 503. Default 423 (Locked).
 
     Raises:
         TypeError, ValueError: An argument is wrong.
-        RuntimeError: The application serves already: handlers that are added now would not be asked.
+        RuntimeError: The application already serves requests, and would not call handlers that are added now.
     """
     given: object = app
     if not isinstance(given, Starlette):
@@ -162,20 +164,22 @@ def install_error_handlers(app: Starlette, *, status: Conflict = 423) -> None:
 
 
 def health(*, within: Seconds = 5.0) -> Callable[[Request], Awaitable[PlainTextResponse]]:
-    """An endpoint for a health probe: 200 if event loop and server answer in time, else 503.
+    """An endpoint for a health probe: 200 if the event loop and the server answer in time, else 503.
 
     ```python
     app.get("/ready", include_in_schema=False)(health(within=2))
     ```
 
-    It asks `Session.healthy` of the application's session. Where the event loop does not run, nothing is
-    answered: the time-out of the prober finds that.
+    The endpoint calls `Session.healthy` of the application's session. If the event loop does not run, the
+    endpoint does not answer at all, and the probe fails by its own time-out.
 
     Args:
-        within: Seconds that the answer of the server may take; less than the time-out of the prober.
+        within: Seconds that the server may take to answer, at least 1 ms. Give less than the time-out of the
+            probe. Default 5 s.
 
     Raises:
-        TypeError, ValueError: `within` is not as it should be.
+        TypeError, ValueError: `within` is wrong.
+        RuntimeError: From a request: the application has no session.
     """
     allowed = seconds("within", within, least=0.001)
 
@@ -201,33 +205,34 @@ class Locked(params.Depends):
         ...
     ```
 
-    It is let go of when the handler has returned, before the answer is sent. Written as
-    `Depends(Locked(...))` it is held until the answer has been sent, as FastAPI's dependencies are.
+    The lock is released when the handler has returned, before the answer is sent. `Depends(Locked(...))`
+    holds it until the answer has been sent, as FastAPI does with its own dependencies.
 
-    If the lock cannot be acquired, the answer is 423, or the `status` you chose, with `Retry-After`: the
-    seconds for which handlers of this process have held that name lately, as a median. Where Redis does not
-    answer, it is 503. When the lease is lost, the handler is cancelled and the answer is 500, or that of
-    `install_error_handlers`. A client that hangs up while it waits leaves the queue. An error that the
-    handler itself raises is never replaced.
+    If the lock is not acquired in time, the answer is 423, or the `status` you chose, with `Retry-After`. If
+    Redis does not answer, it is 503. If the lease is lost, the handler is cancelled, and the answer is 500,
+    or that of `install_error_handlers`. If the client disconnects while its request waits, the request leaves
+    the queue. An error that the handler raises is never replaced.
 
     Args:
-        name: A template such as `"order:{order_id}"`, whose fields are parameters of the path or those that
-            the handler has from the query. The values are those that the handler gets, percent-encoded; equal
-            values are one lock, however the client writes them. Or a dependency that returns the name: a
-            function of the `Request`, or of parameters as a handler has them; best an `async def`, for
-            FastAPI runs others in a thread.
-        kind: A class of locks, or a function of session and name that makes one: `lambda session, name:
-            Semaphore(session, name, 3)`.
-        blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client does. Default
-            5 s: less than clients and proxies wait for an answer.
-        status: Status of the answer if another request has it: 423, 409, 429 or 503.
-        retry_after: Seconds for its `Retry-After`, or a function that is called with the
-            `LockTimeoutError` and returns seconds, or None for the default. Default: the median of the last
-            15 holds of that name by handlers of this process, else of names of the same template; 1 s where
-            there were none. It is at least 1 s, and not more than the time that the holder's lease has left.
-        detail: Text of that answer.
-        cache: Of a `Lock`: seconds for which this process keeps the lease after a request, so that its next
-            request for the same name sends nothing to Redis. 0: not at all.
+        name: A template such as `"order:{order_id}"`, or a dependency that returns the name. The fields of a
+            template are path parameters, or query parameters of the handler. They have the values that the
+            handler gets, percent-encoded: equal values are one lock, however the client writes them. A
+            dependency is a function of the `Request`, or of parameters, as a handler has them. Use an `async
+            def`, because FastAPI runs other functions in a thread.
+        kind: A class of locks, or a function that makes a lock from a session and a name: `lambda session,
+            name: Semaphore(session, name, 3)`.
+        blocking_timeout: Seconds to wait; 0 for a single try; None for as long as the client is connected.
+            Default 5 s, because clients and proxies wait longer for an answer.
+        status: Status of the answer if another request holds the lock: 423, 409, 429 or 503. Default 423
+            (Locked).
+        retry_after: `Retry-After` of this answer: seconds, or a function that gets the `LockTimeoutError` and
+            returns seconds, or None for the default. Default: how long handlers of this process have held the
+            lock, as the median of the last 15 times. These are the times of that name or, if there are none,
+            of all names of the template. The default is at least 1 s, and at most the time that is left of
+            the holder's lease. Without any measured time it is 1 s.
+        detail: Text of this answer.
+        cache: Seconds for which this process keeps the lease after a request, so that its next request for
+            the same name sends nothing to Redis. For `Lock` only. Default 0: the lease is released at once.
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
@@ -262,7 +267,7 @@ class Locked(params.Depends):
 
     @property
     def hold(self) -> "_Hold":
-        """The callable that FastAPI calls."""
+        """The function that FastAPI calls."""
         assert isinstance(self.dependency, _Hold)
         return self.dependency
 
@@ -297,6 +302,15 @@ class _Hold(Hold):
             **({"name": name} if self.template is None else {}),
         )
 
+    def check(self, endpoint: Callable[..., Any], in_path: Iterable[str]) -> None:
+        """Returns if a route gives all fields of the name; `in_path` are the parameters of its path.
+
+        Raises:
+            ConfigurationError: It does not.
+        """
+        if self.template is not None:
+            fields_of(self.template, endpoint, in_path)
+
     def _wanted(self, request: Request, *asked: Any) -> tuple[str, Recipe]:
         name = named(*asked) if self.template is None else self._filled(self.template, request)
         return name, self._recipe
@@ -314,7 +328,7 @@ class _Hold(Hold):
 
 
 def _check_names(app: Starlette) -> None:
-    """Whether all templates can be filled in, for the routes whose handlers use `Locked` themselves.
+    """Whether all templates can be filled in, for routes that use `Locked` or `RateLimited` themselves.
 
     Raises:
         ConfigurationError: One cannot.
@@ -324,12 +338,11 @@ def _check_names(app: Starlette) -> None:
         if endpoint is None or path is None:
             continue
         in_path: Mapping[str, object] = compile_path(path)[2]
-        for hold in _holds_of(endpoint, getattr(route, "dependencies", ())):
-            if hold.template is not None:
-                fields_of(hold.template, endpoint, in_path)
+        for named_one in _named_in(endpoint, getattr(route, "dependencies", ())):
+            named_one.check(endpoint, in_path)
 
 
-def _holds_of(endpoint: Callable[..., Any], dependencies: Any) -> list[_Hold]:
+def _named_in(endpoint: Callable[..., Any], dependencies: Any) -> list[_Hold | Admit]:
     try:
         parameters = inspect.signature(endpoint, eval_str=True).parameters.values()
     except (NameError, TypeError, ValueError):
@@ -339,4 +352,4 @@ def _holds_of(endpoint: Callable[..., Any], dependencies: Any) -> list[_Hold]:
         found += [parameter.default, *getattr(parameter.annotation, "__metadata__", ())]
     dependencies = [each.dependency for each in found if isinstance(each, params.Depends)]
     dependencies = [each.hold if isinstance(each, Locked) else each for each in dependencies]
-    return [each for each in dependencies if isinstance(each, _Hold)]
+    return [each for each in dependencies if isinstance(each, (_Hold, Admit))]

@@ -1,4 +1,4 @@
-"""A listener that counts and measures for OpenTelemetry."""
+"""A listener that counts and measures locks for OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Final, final
 try:
     from opentelemetry.metrics import MeterProvider, get_meter
 except ImportError as error:
-    raise ImportError("this needs opentelemetry-api: pip install aiolocks[opentelemetry]") from error
+    raise ImportError(
+        "aiolocks.contrib.opentelemetry needs opentelemetry-api: pip install 'aiolocks[opentelemetry]'"
+    ) from error
 
 from .. import __version__
 from ..lock.statistics import BOUNDS
@@ -30,24 +32,25 @@ class OpenTelemetryListener(MeasuringListener[dict[str, str]]):
     session = Session(redis, listeners=[listener])
     ```
 
-    One may listen to any number of sessions, in any number of threads. Several with one meter provider share
-    their instruments.
+    A listener can serve any number of sessions, in any number of threads. Several listeners with one meter
+    provider share their instruments.
 
-    Each measurement has two attributes. `aiolocks.kind` is the kind of the lock. `aiolocks.name` is what
-    `names` makes of its name, and `other` for all the rest: the names themselves may be too many for what
-    stores them.
+    Each measurement has two attributes. `aiolocks.kind` is the kind of the lock. `aiolocks.name` is the value
+    that `names` gives to the name of the lock, or `other`. The names themselves are not values by default,
+    because the store of the metrics may not take very many different ones.
 
     Args:
-        names: Which names are alike. A mapping of patterns to labels, of which the first that matches
-            counts; an iterable of patterns that are labels themselves; or a function that gives the label for
-            a name, or None for `other`. In a pattern `*` and `{word}` stand for any text, `{{` and `}}` for
-            braces.
-        raw_names: Each name is a value of the attribute. For locks with few names that are known before: each
-            stays in memory for as long as the process lives.
-        meter_provider: Makes the instruments; default: the global one, also if it is set only later.
-        wait_buckets: Upper bounds of the buckets for waits, in seconds, rising. Default: 1 ms to 5 minutes.
-            A view of yours for `aiolocks.wait.duration` takes precedence.
-        hold_buckets: The same for holds, and `aiolocks.hold.duration`. One bound should stand near the ttl.
+        names: Which names have the same value. A mapping of patterns to values: the first pattern that
+            matches counts. Or an iterable of patterns, each of which is its own value. Or a function that
+            returns the value of a name, or None for `other`. In a pattern, `*` and `{word}` stand for any
+            text, and `{{` and `}}` for braces.
+        raw_names: True: each name is its own value. Use it only for a few names that you know in advance,
+            because each name stays in memory as long as the process lives. Default False.
+        meter_provider: Makes the instruments. Default: the global provider, also if it is set later.
+        wait_buckets: Upper bounds of the buckets for waits, in seconds, rising. Default: 1 ms to 5 minutes. A
+            view of yours for `aiolocks.wait.duration` takes precedence.
+        hold_buckets: Upper bounds of the buckets for holds, in seconds, rising. Default: 1 ms to 5 minutes.
+            One bound should be near the ttl. A view of yours for `aiolocks.hold.duration` takes precedence.
 
     Raises:
         TypeError, ValueError: An argument is wrong.

@@ -1,4 +1,4 @@
-"""A listener that counts and measures for Prometheus."""
+"""A listener that counts and measures locks for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ try:
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
-    raise ImportError("this needs prometheus-client: pip install aiolocks[prometheus]") from error
+    raise ImportError(
+        "aiolocks.contrib.prometheus needs prometheus-client: pip install 'aiolocks[prometheus]'"
+    ) from error
 
 from ..lock.statistics import BOUNDS
 from ._labels import Names, bounds
@@ -47,31 +49,33 @@ class PrometheusListener(MeasuringListener[_Series]):
     session = Session(redis, listeners=[listener])
     ```
 
-    One may listen to any number of sessions, in any number of threads. Several on one registry share their
-    metrics.
+    A listener can serve any number of sessions, in any number of threads. Several listeners on one registry
+    share their metrics.
 
-    Each metric has two labels. `kind` is the kind of the lock. `name` is what `names` makes of its name, and
-    `other` for all the rest: the names themselves may be too many for Prometheus.
+    Each metric has two labels. `kind` is the kind of the lock. `name` is the label that `names` gives to the
+    name of the lock, or `other`. The names themselves are not labels by default, because Prometheus cannot
+    store very many different ones.
 
-    In the multiprocess mode of the client the gauges of a process that was killed go by themselves: a
-    listener looks for dead processes when it is made, and when it hears of an event, at most every 5 s. As
-    `mark_process_dead` does, it removes other gauges of that process too if their mode begins with `live`.
-    Nothing is removed on Windows, nor where files are not named after process ids.
+    In the multiprocess mode of the client, the listener removes the gauges of processes that were killed. It
+    looks for dead processes when it is made, and when an event happens, at most every 5 s. As
+    `mark_process_dead` does, it also removes other gauges of such a process whose mode begins with `live`.
+    Nothing is removed on Windows, or if the files are not named after process ids.
 
     Args:
-        names: Which names are alike. A mapping of patterns to labels, of which the first that matches
-            counts; an iterable of patterns that are labels themselves; or a function that gives the label for
-            a name, or None for `other`. In a pattern `*` and `{word}` stand for any text, `{{` and `}}` for
-            braces.
-        raw_names: Each name is a label of its own. For locks with few names that are known before: each stays
-            in memory for as long as the process lives.
-        registry: Where the metrics are registered; default: the registry of `prometheus_client`.
+        names: Which names have the same label. A mapping of patterns to labels: the first pattern that
+            matches counts. Or an iterable of patterns, each of which is its own label. Or a function that
+            returns the label of a name, or None for `other`. In a pattern, `*` and `{word}` stand for any
+            text, and `{{` and `}}` for braces.
+        raw_names: True: each name is its own label. Use it only for a few names that you know in advance,
+            because each name stays in memory as long as the process lives. Default False.
+        registry: Where the metrics are registered. Default: the registry of `prometheus_client`.
         wait_buckets: Upper bounds of the buckets for waits, in seconds, rising. Default: 1 ms to 5 minutes.
-        hold_buckets: The same for holds. One bound should stand near the ttl.
+        hold_buckets: Upper bounds of the buckets for holds, in seconds, rising. Default: 1 ms to 5 minutes.
+            One bound should be near the ttl.
 
     Raises:
-        TypeError, ValueError: An argument is wrong; or the registry has other metrics of these
-            names, or the same with other buckets.
+        TypeError, ValueError: An argument is wrong; or the registry has other metrics of these names, or the
+            same metrics with other buckets.
     """
 
     __slots__ = ("_dead", "_metrics")
@@ -131,7 +135,7 @@ class _Dead:
                     if path.name.startswith("gauge_live") and _is_dead(pid):
                         path.unlink(missing_ok=True)  # another process may be the first
         except OSError as error:
-            log.warning("the gauges of processes that have ended stay: %s: %s", self._directory, error)
+            log.warning("the gauges of processes that have ended stay in %s: %s", self._directory, error)
             self._directory = None
 
 

@@ -1,9 +1,9 @@
-"""Fences in SQL through SQLAlchemy: transactions and rows that refuse a holder who is too late.
+"""Fences in SQL through SQLAlchemy: transactions and rows that refuse the writes of a late holder.
 
 ```python
 async with Lock(redis, "orders") as lease, engine.begin() as connection:
     await fence(connection, lease)
-    await connection.execute(...)  # from here on, nobody with an older lease commits
+    await connection.execute(...)  # from here on, no transaction with an older lease commits
 ```
 """
 
@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     if error.name != "sqlalchemy":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.sqlalchemy needs sqlalchemy: pip install aiolocks[sqlalchemy]", name=error.name
+        "aiolocks.contrib.sqlalchemy needs sqlalchemy: pip install 'aiolocks[sqlalchemy]'", name=error.name
     ) from error
 
 from sqlalchemy.dialects import mysql
@@ -40,18 +40,19 @@ _MYSQL: Final = ("mysql", "mariadb")
 
 
 def fence_table(metadata: sa.MetaData, *, name: str = TABLE, schema: str | None = None) -> sa.Table:
-    """Describes the table that `fence` needs, among others of your `MetaData`.
+    """Describes the table that `fence` needs, as a table of your `MetaData`.
 
-    So `metadata.create_all()` makes it, and Alembic's `--autogenerate` writes a migration for it. It has one
-    row for each name that was fenced: the name, and the largest fencing token that has passed.
+    Then `metadata.create_all()` makes it, and Alembic's `--autogenerate` writes a migration for it. The table
+    has one row for each fenced name: the name, and the largest fencing token that has passed.
 
     Args:
-        metadata: Yours, as `Base.metadata`.
-        name: Of the table. If it is not the default, give the table to `fence` as `table=`.
-        schema: Of the table; the same holds for it. Default: that of the metadata.
+        metadata: Your metadata, such as `Base.metadata`.
+        name: Name of the table. With another name than the default, give the table to `fence` as `table=`.
+        schema: Schema of the table. With another schema than the default, give the table to `fence` as
+            `table=`. Default: the schema of the metadata.
 
     Raises:
-        sqlalchemy.exc.InvalidRequestError: The metadata has another table of this name.
+        sqlalchemy.exc.InvalidRequestError: The metadata already has another table of this name.
     """
     # MySQL bounds an index by 3072 bytes, and would take names for the same that differ in case.
     text = sa.Text().with_variant(mysql.VARCHAR(700, collation="utf8mb4_bin"), *_MYSQL)
@@ -80,19 +81,20 @@ def create_fence_table(
 def create_fence_table(
     connection: Connection | Session | AsyncConnection | AsyncSession, *, table: sa.Table | None = None
 ) -> Coroutine[Any, Any, None] | None:
-    """Makes the table that `fence` needs, unless it is there; any number of processes may do so at once.
+    """Makes the table that `fence` needs, if it is missing. Several processes may call this at the same time.
 
-    To be awaited with what is asynchronous. It is part of the connection's transaction.
+    With an `AsyncConnection` or an `AsyncSession`, await the result. The table is part of the connection's
+    transaction.
 
     Args:
-        connection: Or a session, of either kind.
+        connection: A connection or a session, asynchronous or not.
         table: The result of `fence_table`. Default: `aiolocks_fence`.
 
     Raises:
         TypeError: An argument is wrong.
         sqlalchemy.exc.DBAPIError: The database refused.
 
-    Cancelled, it may have made the table or not; so it is after an error, until the transaction is rolled
+    After a cancellation or an error, the table may have been made or not, until the transaction is rolled
     back.
     """
     described = _table(table)
@@ -130,50 +132,51 @@ def fence(
     names: Iterable[str] | None = None,
     table: sa.Table | None = None,
 ) -> Coroutine[Any, Any, None] | None:
-    """Makes all writes of a transaction safe from a holder who is too late; its first statement.
+    """Protects all writes of a transaction from a late holder. Call it first in the transaction.
 
-    Once the fence of a larger token has returned, no transaction with the fence of a smaller token of the
-    same name commits: an open one is waited for, and a later one is refused. Think of it as a row that
-    belongs to the newest lease, and that each transaction has to itself until its end. If the transaction is
-    rolled back, its fence is undone too. In a savepoint, it is undone when that is rolled back, and has to be
-    called again.
+    When the fence of a larger token has returned, no transaction with a smaller token of the same name
+    commits: the fence waits for an open one, and refuses a later one. Think of the fence as a row that
+    belongs to the newest lease. Each transaction has the row for itself until it ends. If the transaction is
+    rolled back, its fence is undone, too. In a savepoint, the fence is undone when the savepoint is rolled
+    back; then call it again.
 
-    To be awaited with what is asynchronous. It needs a table: `create_fence_table` or `fence_table`.
+    With an `AsyncConnection` or an `AsyncSession`, await the result. The fence needs a table: see
+    `create_fence_table` and `fence_table`.
 
     - PostgreSQL: one statement, at each isolation level. It also sets `idle_in_transaction_session_timeout`
-      for this transaction, to the seconds that the lease has left: if this process stands still, the server
-      ends the transaction then, and the successor goes on. A shorter one stays as it is.
-    - SQLite: `BEGIN IMMEDIATE`, unless the driver has begun, and one statement. All transactions that write
-      come one after the other; the successor of a frozen process waits for as long as the driver's `timeout`
-      (5 s).
-    - MySQL, MariaDB: two statements, and no limit for the transaction of a frozen process.
+      for this transaction, to the time that is left of the lease. If this process is suspended, the server
+      then ends the transaction, and the next holder goes on. A shorter setting stays.
+    - SQLite: `BEGIN IMMEDIATE`, unless the driver has begun, and one statement. Only one transaction writes
+      at a time. If a process is suspended, the next holder waits up to the driver's `timeout` (5 s by
+      default).
+    - MySQL, MariaDB: two statements. Nothing ends the transaction of a suspended process.
 
     Args:
-        connection: In a transaction, or one that begins it by itself; or a session, of either kind. A session
-            with several databases: `session.connection(bind_arguments=…)`.
-        leases: One or more, in any order, each of a lock that excludes all others of its name. The row
-            of each has the lock's name.
-        names: Of the rows instead: for the lease of a `MultiLock` (`names=lock.names`), and where locks of
-            different kinds or prefixes share a name. For one lease.
+        connection: A connection in a transaction, or a connection that begins one by itself, or a session;
+            each asynchronous or not. Of a session with several databases, give
+            `session.connection(bind_arguments=…)`.
+        leases: One lease or more, in any order. Each must be of a lock that excludes all other holders of its
+            name. The name of the lock is the name of its row.
+        names: Names of the rows, if they are not the name of the lock. Use it for the lease of a `MultiLock`
+            (`names=lock.names`), and if locks of different kinds or prefixes share a name. Only with one
+            lease.
         table: The result of `fence_table`. Default: `aiolocks_fence`.
 
     Raises:
-        TypeError, ValueError: An argument is wrong, or two rows have one name; before any I/O.
-        ConfigurationError: The connection commits each statement by itself, or its database is not among
-            those above.
-        LockLostError: A lease is not held any more; before any I/O.
+        TypeError, ValueError: An argument is wrong, or two rows have the same name; before any I/O.
+        ConfigurationError: The connection commits each statement by itself, or its database is none of these.
+        LockLostError: A lease is no longer held; before any I/O.
         StaleFenceError: A later lease has passed. Let the error leave the transaction, so that it is rolled
-            back; PostgreSQL commits nothing of it in any case.
-        sqlalchemy.exc.DBAPIError: From the database, as it is. PostgreSQL's SQLSTATE 40001 (above READ
-            COMMITTED, another fence has committed meanwhile) and 40P01 (deadlock) want the transaction to be
-            run again; 55P03 and 57014 come from your `lock_timeout` and `statement_timeout`. SQLite's
-            `database is locked` says that another transaction writes.
+            back. PostgreSQL commits nothing of the transaction in any case.
+        sqlalchemy.exc.DBAPIError: The error of the database, unchanged. Run the transaction again after
+            PostgreSQL's SQLSTATE 40001 (above READ COMMITTED: another fence has committed meanwhile) and
+            40P01 (deadlock). 55P03 and 57014 come from your `lock_timeout` and `statement_timeout`. SQLite's
+            `database is locked` means that another transaction writes.
 
-    Cancelled while it waits, it leaves the transaction to be rolled back, as the driver does with each
-    statement.
+    After a cancellation, roll the transaction back, as after each cancelled statement of the driver.
 
-    After *Fencing tokens* in "How to do distributed locking" (M. Kleppmann, 2016); how the store has to
-    compare is argued in the source, `aiolocks/contrib/_fences.py`.
+    The idea is that of *Fencing tokens* in "How to do distributed locking" (M. Kleppmann, 2016). The source,
+    `aiolocks/contrib/_fences.py`, argues how the database must compare tokens.
     """
     described = _table(table)
     rows = None if names is None else tuple(names) if not isinstance(names, str) else names
@@ -187,30 +190,30 @@ def fence(
 
 
 def fenced(statement: StatementT, lease: Lease, *, column: str = "fence") -> StatementT:
-    """Makes one UPDATE or DELETE safe from a holder who is too late: by a token in each row.
+    """Protects one UPDATE or DELETE from a late holder, by a fencing token in each row.
 
-    The statement leaves rows alone whose token is larger than the lease's, and an UPDATE writes the lease's
-    token. A statement of its own needs no transaction and no other table. It protects this row only: for
-    several rows, and for INSERT, use `fence`.
+    The statement skips rows whose token is larger than that of the lease. An UPDATE writes the lease's token
+    into the rows. The statement needs no transaction and no other table. It protects only these rows: for
+    several tables, and for INSERT, use `fence`.
 
     ```python
     update = fenced(sa.update(account).where(account.c.id == 17).values(balance=150), lease)
     ensure_written(await connection.execute(update), lease)
     ```
 
-    Once a statement with a larger token has committed, none with a smaller one changes the row. Every
-    statement that writes the row must be fenced. PostgreSQL at READ COMMITTED, MySQL and SQLite compare with
-    the newest version of the row; PostgreSQL above that raises 40001 if the row was changed meanwhile, which
-    reaches the caller.
+    When a statement with a larger token has committed, no statement with a smaller token changes the row.
+    Every statement that writes the row must be fenced. PostgreSQL at READ COMMITTED, MySQL and SQLite compare
+    with the newest version of the row. PostgreSQL above READ COMMITTED raises SQLSTATE 40001 if the row was
+    changed meanwhile.
 
     Args:
         statement: `sqlalchemy.update(…)` or `delete(…)` of a table or a mapped class.
-        lease: Of a lock that excludes all others of its name.
-        column: Name of a column of the table: `BIGINT`. No token (`NULL`) counts as an old one.
+        lease: A lease of a lock that excludes all other holders of its name.
+        column: Name of the column with the token: `BIGINT`. `NULL` counts as an old token. Default `"fence"`.
 
     Raises:
-        TypeError, ValueError: An argument is wrong.
-        LockLostError: The lease is not held any more.
+        TypeError, ValueError: An argument is wrong, or the table has no such column.
+        LockLostError: The lease is no longer held.
     """
     _only(statement)
     ensure_exclusive(lease)
@@ -226,17 +229,17 @@ def fenced(statement: StatementT, lease: Lease, *, column: str = "fence") -> Sta
 
 
 def ensure_written(result: object, lease: Lease) -> None:
-    """Returns if a fenced statement has changed a row.
+    """Checks that a fenced statement has changed a row.
 
     Args:
-        result: Of the statement, as `connection.execute()` or `session.execute()` has given it.
-        lease: The one that it was fenced with.
+        result: The result of `connection.execute()` or `session.execute()` for the statement.
+        lease: The lease that the statement was fenced with.
 
     Raises:
-        TypeError: The result is not that of an UPDATE or a DELETE, or its rows were not counted, as before
-            SQLAlchemy 2.1 those of RETURNING on SQLite.
-        StaleFenceError: No row was changed: a later lease has written, or there is no such row. Its `seen` is
-            the smallest that it can be.
+        TypeError: The result is not that of an UPDATE or a DELETE, or its rows were not counted. Before
+            SQLAlchemy 2.1, rows of RETURNING are not counted on SQLite.
+        StaleFenceError: No row was changed: a later lease has written, or there is no such row. `seen` of the
+            error is the smallest token that the later lease can have.
     """
     if not isinstance(result, CursorResult) or result.rowcount < 0:
         raise TypeError(f"ensure_written needs the result of an UPDATE or a DELETE, not {result!r}")

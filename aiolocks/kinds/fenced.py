@@ -67,9 +67,9 @@ def _written(raw: Any) -> tuple[Form, bytes] | None:
 class FencedRegister:
     """A value on the server that only the newest holder of a lock can write.
 
-    A holder that was paused for longer than its ttl does not know yet that somebody else has the lock. If
-    the newer holder has written, a write that the paused one still sends is refused: its fencing token is
-    the smaller one.
+    A holder that was paused for longer than its ttl does not yet know that another task has the lock. When
+    the newer holder has written, a late write of the paused holder is refused, because its fencing token is
+    smaller.
 
     ```python
     balance = FencedRegister(redis, "balance")
@@ -79,10 +79,10 @@ class FencedRegister:
     ```
 
     A holder may write as often as it likes. The newest token that has *written* counts: until the next holder
-    writes, the one before it still can. Let only one lock give the tokens for a register.
+    writes, the previous holder can still write. Use the tokens of only one lock for a register.
 
     Value and token do not expire, and have a name space of their own. If the server loses its data, it loses
-    both; fencing tokens go on rising all the same.
+    both; fencing tokens still rise.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
@@ -105,23 +105,23 @@ class FencedRegister:
         return self._name
 
     async def write(self, value: Any, fencing_token: int) -> None:
-        """Writes, unless a newer fencing token has written before.
+        """Writes the value, if no newer fencing token has written before.
 
         Args:
-            value: `bytes`, kept as they are, or what JSON can hold: None, bool, numbers, str, and lists and
-                dicts of such.
-            fencing_token: `lease.fencing_token` of the lock that guards this register, or any other number
-                from 0 to 2**63 - 1 that rises with each holder.
+            value: `bytes`, which are kept unchanged, or what JSON can hold: None, bool, numbers, str, and
+                lists and dicts of these.
+            fencing_token: `lease.fencing_token` of the lock that guards this register, or another number from
+                0 to 2**63 - 1 that rises with each holder.
 
         Raises:
-            TypeError, ValueError: An argument is wrong, or the value has more bytes than the
-                session's `largest_value`; before any I/O.
-            StaleFenceError: A newer one has written; nothing was changed.
-            BackendError: Redis refused, or did not answer within the session's `command_timeout`; then it may
-                have been written.
+            TypeError, ValueError: An argument is wrong, or the value has more bytes than the session's
+                `largest_value`; before any I/O.
+            StaleFenceError: A newer token has written. Nothing was changed.
+            BackendError: Redis refused, or did not answer within the session's `command_timeout`; then the
+                value may have been written.
             SessionClosedError: The session is closed.
 
-        Cancelled before the answer was here, it may have been written or not.
+        Cancelled before the answer arrived, it may have written the value or not.
         """
         form, text = _encoded(value)
         token = _checked(fencing_token)
@@ -132,11 +132,14 @@ class FencedRegister:
             raise StaleFenceError(self._name, fencing_token=token, seen=seen)
 
     async def read(self) -> Any:
-        """The value of the last write, or None: `bytes` as they were, anything else as JSON gives it back.
+        """The value of the last write, or None: `bytes` unchanged, anything else as JSON returns it.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
+
+        Cancelled, it changes nothing.
         """
         engine = engine_of(self._source, self)
         written = await engine.ask(self._commands(engine).read())

@@ -157,7 +157,7 @@ class Latch(AsyncOnly):
 
     await latch.count_down()                # each of eight workers, at its end
 
-    async with latch:                       # anybody who needs all of it: waits
+    async with latch:                       # a task that needs all of it: waits
         ...
     ```
 
@@ -173,9 +173,9 @@ class Latch(AsyncOnly):
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        count: How many steps open it, 1 to a billion. All who use a name give the same one.
-        ttl: Seconds that it lasts after its last use, 1 s to ten years. An hour is longer than most work;
-            where nobody waits and steps are further apart, give more.
+        count: How many steps open it, 1 to a billion. All users of a name give the same number.
+        ttl: Seconds that it lasts after its last use, 1 s to ten years. The default, an hour, is longer than
+            most work. If no task waits and the steps are further apart, give more.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -210,14 +210,21 @@ class Latch(AsyncOnly):
         return self._ttl
 
     async def count_down(self, n: int = 1, **unknown: Never) -> int:
-        """Counts n steps: what is left. At 0 the latch is open; below 0 it stays 0.
+        """Counts `n` steps, and returns how many are left. At 0 the latch is open, and stays at 0.
+
+        Args:
+            n: How many steps, at least 1. Default 1.
+            unknown: Nothing; for a better message.
 
         Raises:
+            TypeError, ValueError: `n` is wrong; before any I/O.
             ConfigurationError: The latch was made with another `count`.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
-        A reply that was lost makes it count once all the same. Cancelled or failed, it may have counted.
+        If a reply is lost and the request is repeated, the steps count only once. After a cancellation or an
+        error they may have been counted or not.
         """
         reject_unknown("count_down()", unknown, _MEANT)
         whole_number("n", n, most=_MOST)
@@ -225,21 +232,23 @@ class Latch(AsyncOnly):
         return await self._changed(engine, self._commands(engine).count_down(engine.token(), n))
 
     async def reset(self, count: int | None = None, **unknown: Never) -> int:
-        """Counts again, from the latch's count or another one; what is left.
+        """Closes the latch again, with the same count or another one, and returns how many steps are left.
 
-        Tasks that wait go on waiting, for the new steps; those that have waited since before the latch was
-        opened go through.
+        Waiting tasks wait for the new steps. But if the latch was opened while a task waited, that task goes
+        on.
 
         Args:
-            count: How many steps open it this time; None for the count that it was made with.
+            count: How many steps open it this time. Default None: the count that the latch was made with.
             unknown: Nothing; for a better message.
 
         Raises:
+            TypeError, ValueError: `count` is wrong; before any I/O.
             ConfigurationError: The latch was made with another `count`.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
-        Cancelled or failed, it may have been done.
+        After a cancellation or an error, the latch may have been reset or not.
         """
         reject_unknown("reset()", unknown, _MEANT)
         left = self._count if count is None else whole_number("count", count, most=_MOST)
@@ -247,23 +256,24 @@ class Latch(AsyncOnly):
         return await self._changed(engine, self._commands(engine).reset(engine.token(), left))
 
     async def wait(self, *, blocking_timeout: Seconds | None = None, **unknown: Never) -> None:
-        """Returns once the latch is open, or was since this call began.
+        """Returns when the latch is open, or if it was opened since this call began.
 
-        A waiter is told by the server when it opens, and looks by itself every 2 s, or at a third of a
-        short ttl.
+        The server tells a waiter when the latch opens. In addition the waiter asks every 2 s, or after a
+        third of a ttl that is shorter than 6 s. If the server sends the session no pushes, it asks after each
+        `backoff.maximum` seconds of the session.
 
         Args:
-            blocking_timeout: Seconds to wait; None for ever, 0 to ask once.
+            blocking_timeout: Seconds to wait; None, the default, for ever; 0 to ask once.
             unknown: Nothing; for a better message.
 
         Raises:
             LockTimeoutError: It did not open within `blocking_timeout`.
             ConfigurationError: The latch was made with another `count`.
-            BackendError: Redis refused; or did not answer within `blocking_timeout`, or for the ttl of the
-                latch: then the latch is gone.
+            BackendError: Redis refused; or it did not answer within `blocking_timeout`, or for the ttl of the
+                latch, after which the latch no longer exists.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled at any point, nothing is left behind.
+        Cancelled at any point, nothing stays behind.
         """
         reject_unknown("wait()", unknown, _MEANT)
         timeout = optional_seconds("blocking_timeout", blocking_timeout)

@@ -174,9 +174,9 @@ class Candidacy:
 
 @final
 class Term(Lease):
-    """One term of a leader: a lease, made by being elected, never by hand.
+    """One term of a leader. It is a lease; an election makes it.
 
-    It may be relied on as every lease: `ensure_held()` and `remaining()` go by the clock, without I/O.
+    The leader can rely on it as on every lease: `ensure_held()` and `remaining()` use the clock, without I/O.
     """
 
     __slots__ = ("_candidacy", "_value")
@@ -207,26 +207,27 @@ class Term(Lease):
 
     @property
     def ending(self) -> bool:
-        """Whether its body was to stop: `grace` began, it stepped down, or it was lost."""
+        """Whether the body was told to stop: `grace` began, the leader steps down, or the term was lost."""
         return self._possession.term.stopping or self.state is LeaseState.LOST
 
     async def proclaim(self, value: Any) -> None:
-        """Publishes a value beside the term: `leader()` gives it, and every `observe()` is told at once.
+        """Publishes a value with the term: `leader()` returns it, and every `observe()` gets it at once.
 
-        It takes the place of the one before. Of values that follow each other fast, an observer may see the
-        last one only.
+        It replaces the value before. If values follow each other quickly, an observer may see only the last
+        one.
 
         Args:
-            value: Anything that JSON can hold, such as the address at which the leader is reached. Readable
-                by each user that can read the key.
+            value: Anything that JSON can hold, such as the address of the leader. Every user that can read
+                the key can read it.
 
         Raises:
-            TypeError: It is not what JSON can hold.
+            TypeError: JSON cannot hold it.
             ConfigurationError: It has more bytes than the session's `largest_metadata`.
             LockLostError: The term is over.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
-        After a cancellation or an error the server may have it or not; asked again, it does what is left.
+        After a cancellation or an error, the server may have the value or not. A second call does what is
+        left.
         """
         copied = json_value(value)
         settings = self._engine.settings
@@ -250,21 +251,21 @@ class Term(Lease):
                 raise asyncio.CancelledError
 
     async def step_down(self, *, cool_down: Seconds = 0.0) -> None:
-        """Ends the term: the body is cancelled, and the next candidate leads once the body has unwound.
+        """Ends the term: the body is cancelled, and when it has ended, the next candidate leads.
 
-        In the body itself, the call ends with this cancellation. In another task, it returns when the term is
-        over. A term that was never entered is released. The body may take longer than `grace` to end: its
-        lease is renewed until then.
+        If the body itself calls it, the call ends with this cancellation. If another task calls it, it
+        returns when the term is over. A term that was never entered is released. If the body takes longer
+        than `grace` to end, its lease is renewed until then.
 
         Args:
-            cool_down: Seconds for which this `Leadership` object does not campaign again, so that another
-                candidate has its turn, or the reason for stepping down has time to pass.
+            cool_down: Seconds for which this `Leadership` object is not a candidate again, so that another
+                candidate leads, or that the reason for stepping down can pass. Default 0.
 
         Raises:
             TypeError, ValueError: `cool_down` is wrong.
-            BackendError: It was never entered, and its release was not confirmed.
+            BackendError: The term was never entered, and its release was not confirmed.
 
-        Cancelled, the term ends all the same.
+        If the call is cancelled, the term still ends.
         """
         rest = seconds("cool_down", cool_down)
         possession = self._possession
@@ -305,18 +306,18 @@ _SOON: Final = 0.002
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderInfo:
-    """One term of a leadership, as the server has it. A field that is not known is None.
+    """One term of a leadership, as the server has it. An unknown field is None.
 
     Attributes:
         name: Name of the leadership.
         fencing_token: That of the term: larger than that of every earlier one.
         value: The value that the leader has published, by `value=` or `proclaim`.
         host: Name of the leader's machine.
-        pid: Its process id there.
+        pid: Its process id on that machine.
         task: Name of its task.
-        metadata: The metadata that the user has attached: the session's and the leadership's.
+        metadata: The metadata of the user: those of the session and of the leadership.
         elected_at: The server's time when the term began, as seconds since 1970.
-        remaining: Seconds that the leader's lease had left when the server was asked; 0.0 for a term that had
+        remaining: Seconds that were left of the leader's lease when the server was asked; 0.0 if the term had
             ended by then. The lease is renewed for as long as the leader lives.
     """
 
@@ -537,10 +538,10 @@ class Leadership(Acquirable[Term]):
 
     @property
     def is_leader(self) -> bool:
-        """Whether a term of this very object may be relied on now. No I/O: its clock decides.
+        """Whether a term of this object can be relied on now. No I/O: the clock of this process decides.
 
-        It becomes False at the end of the lease at the latest, whatever the server says and whether or not it
-        can be reached.
+        It becomes False at the end of the lease at the latest, whatever the server says, and also if the
+        server cannot be reached.
         """
         return self._candidacy.leads
 
@@ -673,10 +674,11 @@ class Leadership(Acquirable[Term]):
     # -- looking on
 
     async def leader(self) -> LeaderInfo | None:
-        """The leader as the server has it now, or None while nobody leads.
+        """The leader as the server has it now, or None if there is no leader.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
         """
         engine = self._engine()
@@ -684,31 +686,32 @@ class Leadership(Acquirable[Term]):
         return leader_of(self._name, look)
 
     def observe(self) -> AsyncGenerator[LeaderInfo | None]:
-        """The present leader, or None while there is no leader, and then each change, at once.
+        """Yields the present leader, or None if there is none, and then each change, at once.
 
-        A change is a new term, a new value or other metadata of a term, and the end of a term that no other
-        term follows. An observer that was slow, or was cut off, gets each term that it missed, in order, up
-        to the last 64. While the server is away, the observer gets nothing: the last leader that it got may
-        still lead or not.
+        A change is a new term, a new value or other metadata of a term, and the end of a term without a next
+        one. An observer that was slow, or disconnected, gets each term that it missed, in order, up to the
+        last 64. While the server is away, the observer gets nothing: the last leader that it got may still
+        lead or not.
 
-        A term that is forced open, and that no other follows, is found at its next look, after 2 s at most.
+        If a term is released by force, and no other term follows, the observer finds this after 2 s at most.
 
         Raises:
-            BackendError: Redis refuses for good, as without the permission.
+            BackendError: Redis refuses for good, such as for a missing permission.
             SessionClosedError: The session is closed.
 
-        Nothing has to be closed; what was only begun is ended with the loop. With `contextlib.aclosing` it
-        ends at once.
+        You need not close it: at the latest it ends with the event loop. With `contextlib.aclosing` it ends
+        at once.
         """
         return Observer(self._engine(), self._name).changes()
 
     async def candidates(self) -> tuple[WaiterInfo, ...]:
-        """The candidates that wait for their turn, the next one first, at most 100. The leader is not one.
+        """The candidates that wait for their turn, the next one first, at most 100, without the leader.
 
         The server learns host and process of a candidate that has waited for about half a second.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
         """
         from ..inspect.looking import look  # noqa: PLC0415 - for operators, and an import takes its time

@@ -299,12 +299,14 @@ class Limits(Acquirable[Lease]):
         return dict(self._keys)
 
     async def in_use(self) -> dict[str, int]:
-        """How many permits of each of these keys are out, as the server says.
+        """Asks the server how many permits of each of these keys are in use.
 
-        A permit that is kept for a waiter that has just been called counts.
+        A permit that is reserved for a waiter that has just been called counts, too.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
+            SessionClosedError: The session is closed.
         """
         engine = self._bind().engine
         return (await engine.ask(self._commands(engine).used())).held

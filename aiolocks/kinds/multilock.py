@@ -337,28 +337,28 @@ def _told_by_all(answers: Sequence[Sequence[int]]) -> int:
 class MultiLock(Acquirable[Lease]):
     """The locks of several names, all of them or none.
 
-    On one server all names are taken in one step. A waiter holds none of them, so it cannot take part in a
-    deadlock, whatever the order of the names. Each name excludes the `Lock`, the `ReentrantLock` and every
-    other `MultiLock` of that name.
+    On one server all names are taken in one step. A waiter holds none of them, so it cannot be part of a
+    deadlock, in whatever order the names are given. Each name excludes the `Lock`, the `ReentrantLock` and
+    every other `MultiLock` of that name.
 
     ```python
     async with MultiLock(redis, ["account:1", "account:2"]) as lease:
         ...                     # one lease, one fencing token, larger than every earlier one of each name
     ```
 
-    In a Redis Cluster, names that share a slot, as those with a common `{hash tag}` do, are taken in one
-    step. Over several slots it is not one atomic step: the slots are taken one after the other, in one order
-    for all, and given back if one refuses. No lease ever holds a part of them; but for the time of a try,
-    others may be refused a name that is then given back.
+    In a Redis Cluster, names of the same slot are taken in one step; names with a common `{hash tag}` have
+    the same slot. Names of several slots are not taken in one atomic step. The slots are taken one after the
+    other, in the same order by all, and given back if one refuses. No lease ever has only a part of the
+    names. But during a try, another task may be refused a name that is given back a moment later.
 
-    It makes no promise of progress for names that are never free at the same time: a task that wants one of
-    them only may always come first. Where that matters, let all take one more lock in common.
+    A `MultiLock` may wait for ever if its names are never free at the same time, because tasks that want only
+    one of them come first each time. If this matters, let all of these tasks also take one common lock.
 
     Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
-        names: 1 to 1000 names, in any order; one that is given twice counts once.
+        names: 1 to 1000 names, in any order. A name that is given twice counts once.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -399,7 +399,7 @@ class MultiLock(Acquirable[Lease]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the locks, sorted; `name` is all of them, separated by commas."""
+        """The names of the locks, sorted. `name` is all of them, separated by commas."""
         return self._names
 
     def _all_names(self) -> tuple[str, ...]:

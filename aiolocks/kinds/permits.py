@@ -359,7 +359,7 @@ class Semaphore(Acquirable[Lease]):
 
     @property
     def value(self) -> int:
-        """How many permits there are, as it was made; `resize` does not change this."""
+        """The number of permits that was given when this object was made; `resize` does not change it."""
         return self._value
 
     @property
@@ -376,21 +376,22 @@ class Semaphore(Acquirable[Lease]):
         steal: bool = False,
         **unknown: Never,
     ) -> Pending[Lease]:
-        """Acquires `n` permits as one lease, waiting for as long as `blocking_timeout` allows.
+        """Acquires `n` permits as one lease, and waits up to `blocking_timeout` for them.
 
         Args:
-            n: How many permits, all at once or none: up to `value`, or up to what `resize` has set. While
-                `resize` has set fewer than `n`, an `n` up to `value` waits, and a warning in the log says so.
+            n: How many permits, all at once or none: up to `value`, or up to the number that `resize` has
+                set. While `resize` has set fewer than `n`, an `n` up to `value` waits, and a warning in the
+                log says so. Default 1.
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the semaphore's
                 own.
 
         Raises:
-            ValueError: `n` is more than `value`, and so could never be acquired.
+            ValueError: `n` is more than `value`, so it could never be acquired.
             LockTimeoutError: Not acquired within `blocking_timeout`; it names some of the holders.
-            DeadlockError: There is no `blocking_timeout`, and this very task holds too many of the permits.
-            ConfigurationError: Somebody holds it or waits with another `value`.
-            BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
-                `ttl` seconds where there is none.
+            DeadlockError: There is no `blocking_timeout`, and this task itself holds too many of the permits.
+            ConfigurationError: A task holds permits or waits for them with another `value`.
+            BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout` or,
+                without one, for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
         Cancelled at any point, nothing stays held, and the next waiter goes on.
@@ -404,15 +405,16 @@ class Semaphore(Acquirable[Lease]):
     def try_acquire(  # noqa: D417 - see above
         self, n: int = 1, *positional: Never, **unknown: Never
     ) -> Pending[Lease | None]:
-        """Acquires `n` permits at once or not at all: the lease, or None. Never queues.
+        """Acquires `n` permits at once, or returns None. It never waits in the queue.
 
         Args:
-            n: How many permits, all at once or none.
+            n: How many permits, all at once or none. Default 1.
 
         Raises:
-            ConfigurationError: It is in use with another `value`; or `n` is more than `value` and more than
-                `resize` has set, so that no release could ever bring that many. Also a `ValueError`.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            ConfigurationError: Tasks use it with another `value`. Or `n` is more than `value` and more than
+                `resize` has set, so no release could bring that many; this error is also a `ValueError`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
         Cancelled at any point, nothing stays held.
@@ -421,11 +423,13 @@ class Semaphore(Acquirable[Lease]):
         return super(Semaphore, several).try_acquire(*positional, **unknown)
 
     async def available(self) -> int:
-        """How many permits could be acquired now, as the server says; 0 of a fair one while anybody waits.
+        """Asks the server how many permits could be acquired now; 0 if it is fair and a task waits.
 
         Raises:
-            ConfigurationError: Somebody holds it or waits with another `value`.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            ConfigurationError: A task holds permits or waits for them with another `value`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
+            SessionClosedError: The session is closed.
         """
         binding = self._bind()
         return await binding.engine.ask(self._commands(binding.engine).available())
@@ -433,16 +437,21 @@ class Semaphore(Acquirable[Lease]):
     async def resize(self, value: int) -> None:
         """Sets how many permits there are, for all users of the name, and wakes waiters that may enter now.
 
-        Leases stay held: when there are fewer permits than before, more may be out until they come back. With
-        0 the semaphore is closed: nobody gets in, waiters wait, and a later `resize` opens it. The `value`
-        with which it is made stays the same.
+        Leases stay held. If there are fewer permits than before, more may be held until enough of them come
+        back. With 0 the semaphore is closed: no task enters, and waiters wait until a later `resize` opens
+        it. The `value` that it is made with stays the same.
 
         Args:
             value: How many, 0 to 2**31.
 
         Raises:
-            ConfigurationError: Somebody holds it or waits with another `value`.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            TypeError, ValueError: `value` is wrong; before any I/O.
+            ConfigurationError: A task holds permits or waits for them with another `value`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
+            SessionClosedError: The session is closed.
+
+        After a cancellation or an error, the server may have done it or not. A second call does no harm.
         """
         number = whole_number("value", value, least=0, most=_MOST)
         engine = self._bind().engine
@@ -506,10 +515,10 @@ class FairLock(Acquirable[Lease]):
     ```
 
     A waiter keeps its place by a sign of life that its session sends, and that lasts 2 s. Waiters that die,
-    however many, delay the next one by at most these 2 s. `try_acquire` does not overtake
-    either: it is refused while anybody waits.
+    however many, delay the next one by at most these 2 s. `try_acquire` does not overtake either: it is
+    refused while a task waits.
 
-    It has a name space of its own: a `FairLock` and a `Lock` of one name do not know of each other.
+    It has a name space of its own: a `FairLock` and a `Lock` of the same name are separate locks.
 
     Options that are not described here are those of `Lock`.
 

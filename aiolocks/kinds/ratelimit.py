@@ -178,14 +178,14 @@ KINDS: Final = (Kind(RATE_LIMITS, "ratelimit", "RateLimit", shows_value=True, ne
 @final
 @dataclass(frozen=True, slots=True)
 class RateDecision:
-    """The answer of a rate limit: true where the request may go on.
+    """The answer of a rate limit. It is true if the request may go on.
 
     Attributes:
         allowed: Whether the request may go on now.
         remaining: How many more requests would be admitted at once, as the server said.
-        retry_after: Seconds after which the same request would be admitted if nobody else came; 0.0 where it
-            was admitted.
-        reset_after: Seconds until the bucket is full again if nobody else comes.
+        retry_after: Seconds after which the same request would be admitted, if no other request comes; 0.0 if
+            it was admitted.
+        reset_after: Seconds until the bucket is full again, if no other request comes.
     """
 
     allowed: bool
@@ -277,27 +277,28 @@ class _Limiting(AsyncOnly):
     async def acquire(
         self, n: int = 1, *, blocking_timeout: Seconds | None = None, **unknown: Never
     ) -> RateDecision:
-        """Sleeps until n requests are admitted, and takes them.
+        """Waits for the turn of `n` requests, and takes them.
 
-        One limit reserves its moment in one request, in the order of asking, and sleeps until then. Several
-        (`all_of`) reserve nothing: each time that the server says how long it takes, the task sleeps for so
-        long and asks again.
+        One limit reserves its moment in one request, in the order of asking, and the task sleeps until then.
+        Several limits (`all_of`) reserve nothing: the server says how long it takes, the task sleeps for this
+        time, and asks again.
 
         Args:
-            n: How many requests, 1 to `burst`.
-            blocking_timeout: Seconds that it may wait; None for as long as its turn takes. A turn that comes
-                later is an error at once, and nothing is taken.
+            n: How many requests, 1 to `burst`. Default 1.
+            blocking_timeout: Seconds that it may wait; None, the default, for as long as its turn takes. If
+                its turn comes later, it raises at once, and nothing is taken.
             unknown: Nothing; for a better message.
 
         Raises:
-            LockTimeoutError: Its turn comes later than `blocking_timeout`; `remaining` is the wait.
-            ValueError: `n` is more than `burst`: no bucket ever holds so many.
+            LockTimeoutError: Its turn comes later than `blocking_timeout`. `remaining` is the time until its
+                turn.
+            ValueError: `n` is more than `burst`, which is all that a bucket holds.
             ConfigurationError: The limits of an `all_of` are in several slots of a cluster.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`, or
-                for `blocking_timeout` if that is less.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`, or within `blocking_timeout` if that is less.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled or failed at any point, what it has reserved is given back where nobody stands behind it.
+        After a cancellation or an error, the reserved moment is given back, unless a later one is reserved.
         """
         reject_unknown("acquire()", unknown, _MEANT)
         self._check(n)
@@ -339,18 +340,24 @@ class _Limiting(AsyncOnly):
         return answer
 
     async def try_acquire(self, n: int = 1, **unknown: Never) -> RateDecision:
-        """Takes n requests out of the bucket, of each limit, or none of any; never waits.
+        """Takes `n` requests of each limit at once, or none of any. It never waits.
+
+        Args:
+            n: How many requests, 1 to `burst`. Default 1.
+            unknown: Nothing; for a better message.
 
         Returns:
-            A `RateDecision`, true where the request may go on.
+            A `RateDecision`, which is true if the request may go on.
 
         Raises:
-            ValueError: `n` is more than `burst`: no bucket ever holds so many.
+            ValueError: `n` is more than `burst`, which is all that a bucket holds.
             ConfigurationError: The limits of an `all_of` are in several slots of a cluster.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
-        Cancelled or failed at any point, what it may have taken is given back where nobody stands behind it.
+        After a cancellation or an error, what it may have taken is given back, unless a later moment is
+        reserved.
         """
         reject_unknown("try_acquire()", unknown, _MEANT)
         self._check(n)
@@ -374,11 +381,12 @@ class _Limiting(AsyncOnly):
         return decision
 
     async def peek(self) -> RateDecision:
-        """Whether one request would be admitted now; takes nothing.
+        """Asks the server whether one request would be admitted now. It takes nothing.
 
         Raises:
             ConfigurationError: The limits of an `all_of` are in several slots of a cluster.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
         """
         engine = engine_of(self._source, self)
@@ -422,7 +430,7 @@ class _Limiting(AsyncOnly):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Does nothing: a request that was admitted is spent."""
+        """Does nothing: an admitted request is used up."""
 
     def _renamed(self, names: tuple[str, ...]) -> Self:
         named = zip(self._buckets, names, strict=True)
@@ -439,7 +447,7 @@ class _Limiting(AsyncOnly):
         The name is a template of the function's parameters, such as `"mail:{customer}"`, as for a `Lock`.
 
         Raises:
-            TypeError: It is not a coroutine function, or a field is none of its parameters.
+            TypeError: It is not a coroutine function, or a field is not one of its parameters.
             ValueError: The template is wrong.
         """
         if not inspect.iscoroutinefunction(function):
@@ -511,7 +519,7 @@ class RateLimit(_Limiting):
 
     @property
     def per(self) -> float:
-        """Seconds."""
+        """The time in which `limit` requests are admitted, in seconds."""
         return self._buckets[0].per
 
     @property

@@ -193,13 +193,13 @@ def _carried(token: str, raw: Any) -> Carried | None:
 
 @final
 class Redlock(Acquirable[Lease]):
-    """One holder at a time, kept by a majority of several independent masters.
+    """A lock that a majority of several independent masters keeps; one holder at a time.
 
     The lock survives the loss of the other masters. It is acquired when a majority of *all* masters, not only
     of those that answer, has granted it and then confirmed its fencing token. Two majorities share a master,
-    so a later lease always has the larger token. While it is held, it is renewed on all masters, and written
-    again to a master that was away or came back empty. It is lost when a majority says so, or when no
-    majority has confirmed a renewal in time.
+    so a later lease always has the larger token. While the lock is held, it is renewed on all masters, and
+    written again to a master that was away or came back without data. It is lost when a majority says so, or
+    when no majority has confirmed a renewal in time.
 
     ```python
     masters = [Redis(host=host) for host in ("a.example", "b.example", "c.example")]
@@ -207,25 +207,24 @@ class Redlock(Acquirable[Lease]):
         ...                     # cancelled if the lease is lost
     ```
 
-    It assumes that clocks run at the same speed (within 1 %) and do not jump, and that a master which comes
-    back without its data stays away for the longest ttl in use. If one of these is not true, two tasks may
-    hold it at a time: let the store check `lease.fencing_token`. The algorithm is Redlock's (redis.io,
-    "Distributed Locks with Redis"), with a second phase for the fencing token.
+    It assumes that clocks run at the same speed (within 1 %) and do not jump. It also assumes that a master
+    which comes back without its data stays away for the longest ttl in use. If one of these is not true, two
+    tasks may hold the lock at a time: let the store check `lease.fencing_token`. The algorithm is Redlock's
+    (redis.io, "Distributed Locks with Redis"), with a second phase for the fencing token.
 
     Options that are not described here are those of `Lock`.
 
     Args:
-        clients: An odd number, at least 3, of `redis.asyncio.Redis` or `aiolocks.Session`, each for a server
-            of its own, neither a cluster nor replicas of each other. Settings are those of the first session;
-            a program that closes one of the sessions ends the leases and the waiting on all of them.
-        name: Any non-empty str of at most 1 KiB in UTF-8. A `Lock` of the same name does not know of it.
-        node_timeout: Seconds within which each master has to answer; less than the ttl. Default: a twentieth
-            of the ttl, at least 50 ms, so that one that hangs takes little from the lease.
+        clients: An odd number, at least 3, of `redis.asyncio.Redis` or `aiolocks.Session`. Each is for a
+            separate server, and these are neither clusters nor replicas of each other. Settings are those of
+            the first session. If one of the sessions is closed, the leases and the waits on all of them end.
+        name: Any non-empty str of at most 1 KiB in UTF-8. A `Lock` of the same name is a separate lock.
+        node_timeout: Seconds within which each master must answer; less than the ttl. Default: a twentieth of
+            the ttl, at least 50 ms, so that a master that does not answer costs little of the lease.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
-        ConfigurationError: From acquiring, if two of the clients lead to the same server, or one to a
-            replica.
+        ConfigurationError: From acquiring: two of the clients lead to the same server, or one to a replica.
     """
 
     __slots__ = ("_node_timeout", "_sources")

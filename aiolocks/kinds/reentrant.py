@@ -127,7 +127,7 @@ class ReentrantSteps(FamilySteps):
 
 @final
 class ReentrantLease(Lease):
-    """One of the leases that an owner has on a `ReentrantLock`."""
+    """A lease of an owner on a `ReentrantLock`. The owner may have several."""
 
     __slots__ = ("_depth",)
 
@@ -137,13 +137,13 @@ class ReentrantLease(Lease):
 
     @property
     def depth(self) -> int:
-        """How many leases the owner had with this one, when it was acquired: 1 for the outermost."""
+        """How many leases the owner had when this one was acquired, with this one: 1 for the outermost."""
         return self._depth
 
 
 @final
 class ReentrantLock(Acquirable[ReentrantLease]):
-    """A lock that its holder may acquire again, without waiting for itself.
+    """A lock that its holder can acquire again, without waiting for itself.
 
     ```python
     async def transfer():
@@ -155,25 +155,24 @@ class ReentrantLock(Acquirable[ReentrantLease]):
             ...                         # lease.depth is 2, the fencing token that of the outer lease
     ```
 
-    The owner is the task that *calls* `acquire()`. A child task is another owner, as those of `gather` and
-    `TaskGroup` are, and up to Python 3.11 the one that `asyncio.wait_for` makes: a child that acquires it
-    waits for its parent. To let several tasks or processes count as one owner, give them all the same
-    `owner`.
+    The owner is the task that *calls* `acquire()`. A child task is another owner: a task of `gather` or of a
+    `TaskGroup`, and up to Python 3.11 the task that `asyncio.wait_for` makes. A child that acquires the lock
+    waits for its parent. If several tasks or processes must be one owner, give them all the same `owner`.
 
-    A task that adopts a lease does not become its owner: if it acquires the lock again, it is another owner.
+    A task that adopts a lease does not become its owner. If this task acquires the lock again, it is another
+    owner.
 
-    Each acquisition is a lease with a time of its own; the lock is free when the last of them has been
-    released or has ended. A nested lease never shortens the time of an outer one. `Lock` and `MultiLock` of
-    the same name exclude it.
+    Each acquisition has a lease with its own time. The lock is free when the last lease was released or has
+    ended. A nested lease never shortens the time of an outer one. `Lock` and `MultiLock` of the same name
+    exclude it.
 
     Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        owner: The owner, as a non-empty str of at most 1 KiB; None for the task that acquires.
-        metadata: JSON values kept with the outermost lease, readable by everybody who can read the
-            key.
+        owner: The owner, as a non-empty str of at most 1 KiB. Default None: the task that acquires.
+        metadata: JSON values kept with the outermost lease. Every user that can read the key can read them.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -223,9 +222,9 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         steal: bool = False,
         **unknown: Never,
     ) -> Pending[ReentrantLease]:
-        """Acquires it for its owner, which is the task that calls this unless `owner` says otherwise.
+        """Acquires the lock for its owner: the task that calls this or, if it was given, `owner`.
 
-        See `Lock.acquire`, also for its errors.
+        See `Lock.acquire`, also for its errors and for a cancellation.
         """
         return super(ReentrantLock, self._of_owner()).acquire(
             *positional, blocking_timeout=blocking_timeout, steal=steal, **unknown
@@ -233,7 +232,10 @@ class ReentrantLock(Acquirable[ReentrantLease]):
 
     @gives_pending
     def try_acquire(self, *positional: Never, **unknown: Never) -> Pending[ReentrantLease | None]:
-        """Acquires it for its owner at once or not at all. See `Lock.try_acquire`, also for its errors."""
+        """Acquires the lock for its owner at once, or returns None.
+
+        See `Lock.try_acquire`, also for its errors and for a cancellation.
+        """
         return super(ReentrantLock, self._of_owner()).try_acquire(*positional, **unknown)
 
     def _of_owner(self) -> Self:

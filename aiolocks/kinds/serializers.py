@@ -7,18 +7,18 @@ from typing import Any, Final, Protocol, final
 
 
 class Serializer(Protocol):
-    """Turns values into bytes and back. A module or object with these two functions.
+    """Turns values into bytes and back. A module or an object with these two functions.
 
-    Both are called in the event loop, between two awaits: they should be quick. The bytes for `loads` come
-    from anybody who can write to the server: with `pickle`, that user can run code here.
+    Both are called in the event loop, so they must be fast. The bytes for `loads` come from any user that can
+    write to the server: with `pickle`, such a user can run code in this process.
     """
 
     def dumps(self, value: Any, /) -> bytes:
-        """The value as bytes. If it raises, the value is not kept, and others get `ResultNotKeptError`."""
+        """Returns the value as bytes. If it raises, the value is not kept (`ResultNotKeptError`)."""
         ...
 
     def loads(self, data: bytes, /) -> Any:
-        """A value from what `dumps` gave, maybe in another process."""
+        """Returns the value of bytes that `dumps` has made, perhaps in another process."""
         ...
 
 

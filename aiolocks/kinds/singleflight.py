@@ -714,7 +714,9 @@ class Flight:
         within = _within.get()
         caller = None if within is None else within()
         if caller is not None and self._needs(caller):
-            raise RuntimeError(f"the call of SingleFlight key {self._name!r} waits for itself")
+            raise RuntimeError(
+                f"the call of SingleFlight key {self._name!r} waits for itself: ask for another key"
+            )
         waiter: asyncio.Future[bool] = self._engine.waiter()
         self._waiters[waiter] = self._engine.now()
         if caller is not None:
@@ -870,40 +872,40 @@ class SingleFlight:
     value or its error. With `keep`, later callers get the value too: an idempotency key, or a cache. As a
     decorator it takes the key from the arguments: see `__call__`.
 
-    The function runs in a task of the session, in the context of its first caller here, and not in the
-    caller's own task. So a cancelled caller ends only its own wait. When no caller in this process waits any
-    more, the work is cancelled, and a caller that waits in another process does it at once. If the process
-    that runs the function dies, another one runs it when the lease ends.
+    The function runs in a task of the session, in the context of its first caller in this session, and not in
+    the caller's own task. So a cancelled caller ends only its own wait. When no caller in this process waits
+    any more, the work is cancelled, and a caller that waits in another process does it at once. If the
+    process that runs the function dies, another one runs it when the lease ends.
 
     Each run holds a lease, renewed while it lives. If the lease is lost, the function is cancelled, and the
     call tries again: in most cases another process has run it by then. So the function may run more than
     once. A write that only the last run may make needs a fencing token: see `turn`.
 
-    A `SingleFlight` is a description: cheap, immutable, for any number of keys and tasks.
+    A `SingleFlight` is a description: cheap and immutable, for any number of keys and tasks.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
-        ttl: Seconds that the lease of a run lasts without a renewal, 50 ms to ten years: for so long a runner
-            that died holds up the others. No limit to how long a run may take.
+        ttl: Seconds that the lease of a run lasts without a renewal, 50 ms to ten years. If the runner dies,
+            the others wait for this time. It does not limit how long a run may take. Default 30 s.
         keep: Seconds for which a value is kept, from the end of the call that made it, however late the
-            server hears of that; 0 gives it to those alone who were waiting. Errors are not kept. If the
+            server hears of it. With 0, the default, only waiting callers get it. Errors are not kept. If the
             server's clock is set back, a value is kept for at most `keep` (and `stale`) from when a caller
-            asks for it next. If a value cannot be kept, the server keeps for as long that the
-            work was done: see `ResultNotKeptError`. The runner's own `keep` counts.
-        stale: Seconds after `keep` for which the old value is still given, at once, while the session of one
-            caller replaces it in the background; 0 lets the callers wait for the new one. Not for an
-            idempotency key: the function runs again.
+            asks for it next. If a value cannot be kept, the server remembers for the same time that the work
+            was done: see `ResultNotKeptError`. The runner's own `keep` counts.
+        stale: Seconds after `keep` for which callers still get the old value at once, while the session of
+            one caller replaces it in the background. With 0, the default, callers wait for the new value. Not
+            for an idempotency key, because the function runs again.
         early: A factor, 0 to 1000, for replacing a value before its end in the same way, at random. Each
             question draws a time, `-early * ln(uniform)` times the duration of the run that made the value,
-            and a value that ends within that time is due. So costly values are replaced earlier, and hardly
-            ever by two callers. 1 is right as a rule, more is earlier, 0 is never. The algorithm is XFetch:
-            Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention",
-            Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early` counts.
-        jitter: The share of `keep`, 0 to 1, by which it is shortened at most, at random for each value: what
-            was made at the same time does not end at the same time.
-        serializer: How values travel to other processes: an object with `dumps` and `loads`. JSON needs no
-            trust in others that can write to the server; pickle would. It is asked when the function has
-            ended: only the value itself shows whether it can be written.
+            and a value that ends within that time is due. So costly values are replaced earlier, and rarely
+            by two callers. 1 is right as a rule, more is earlier, and 0, the default, is never. The algorithm
+            is XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
+            Prevention", Proceedings of the VLDB Endowment 8 (8), 2015. The asker's own `early` counts.
+        jitter: The largest share of `keep`, 0 to 1, by which it is shortened, at random for each value, so
+            that values made at the same time do not end at the same time. Default 0.
+        serializer: An object with `dumps` and `loads` that turns values into bytes for other processes. The
+            default, JSON, needs no trust in others that can write to the server; pickle would. It is called
+            when the function has ended, because only the value itself shows whether it can be written.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -946,57 +948,59 @@ class SingleFlight:
         early: float = AS_CONFIGURED,
         jitter: float = AS_CONFIGURED,
     ) -> T:
-        """Gives the result of `fn`, or raises its error, also if another caller has called it.
+        """Returns the result of `fn`, or raises its error, also if another caller has called it.
 
-        Where the call was made in this session, by whichever `SingleFlight`, all who wait here get the very
-        object, and joining costs no request. From elsewhere comes what the serializer makes of it, and an
-        error as `RemoteCallError`; an `HTTPException` of FastAPI, Starlette or aiohttp as one with the same
+        All callers of this session that wait get the same object, by whichever `SingleFlight` they ask, and
+        to join costs no request. Callers of other sessions get what the serializer makes of it, and an error
+        as `RemoteCallError`. An `HTTPException` of FastAPI, Starlette or aiohttp comes as one with the same
         status, detail and headers, if the process has loaded one of them.
 
         A value that is due (`stale`, `early`) is returned at once, and replaced in the background. One
-        session then runs its caller's `fn` in the background, also after that caller has gone; the end of
-        the session ends it. If `fn` raises there, or the server refuses the new value, the log says so, and
-        the old value stays until its end. For 1 s no session tries again; if the server could not be told, at
-        least this one does not.
+        session then runs its caller's `fn` in the background, also after that caller has gone; the end of the
+        session ends it. If `fn` raises there, or the server refuses the new value, the log says so, and the
+        old value stays until its end. For 1 s no session tries again. If the server could not be told, at
+        least this session does not.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.
-            fn: A function without arguments that gives an awaitable, as a coroutine function does. If a
-                `CancelledError` comes out of it by itself, all callers get a `RuntimeError`.
-            fingerprint: The content of the request, for a key that a client chose: the body of a POST. Only a
-                hash of it is stored. None is a fingerprint like another: give it always or never.
+            fn: A function without arguments that returns an awaitable, such as a coroutine function. If it
+                raises a `CancelledError` by itself, all callers get a `RuntimeError`.
+            fingerprint: The content of the request, for a key that a client chose, such as the body of a
+                POST. Only a hash of it is stored. None, the default, is a fingerprint like another: give one
+                always or never.
             blocking_timeout: Seconds to wait for the run of another caller, from the moment at which this
                 session knows that the run goes on; 0 ends the call at that moment. A value that is kept is
-                returned all the same, and the time that `fn` takes does not count. None waits for as long
-                as the run takes.
-            keep: As of the `SingleFlight`, which gives the default; so for the others.
-            stale: As of the `SingleFlight`.
-            early: As of the `SingleFlight`.
-            jitter: As of the `SingleFlight`.
+                still returned, and the time that `fn` takes does not count. None, the default, waits for as
+                long as the run takes.
+            keep: As of the `SingleFlight`, whose value is the default.
+            stale: As of the `SingleFlight`, whose value is the default.
+            early: As of the `SingleFlight`, whose value is the default.
+            jitter: As of the `SingleFlight`, whose value is the default.
 
         Raises:
-            LockTimeoutError: The run of another caller did not end within `blocking_timeout`; this call has
+            LockTimeoutError: The run of another caller did not end within `blocking_timeout`. This call has
                 not run `fn`.
             FingerprintError: The key is in use, or its value kept, for another fingerprint.
-            RemoteCallError: The function raised, elsewhere.
-            ResultNotKeptError: The work was done, but others cannot have its value: the serializer did not
-                take it, or Redis refused it (as larger than its `proto-max-bulk-len`), or did not take it in
-                time. With `keep`, also callers in the session that ran it get this error, with its value;
-                others get it for as long as `keep`, and the function does not run again. Without `keep`
-                callers in that session get the value, and the error is for waiters elsewhere. If
-                Redis could not even be told that the work was done, the error says that a new call may do it
-                again. With `stale` or `early` it is a cache: see the decorator.
+            RemoteCallError: The function raised in another session.
+            ResultNotKeptError: The work was done, but others cannot have its value: the serializer refused
+                it, or Redis refused it (as larger than its `proto-max-bulk-len`) or did not take it in time.
+                With `keep`, callers in the session that ran it also get this error, with its value; others
+                get it for as long as `keep`, and the function does not run again. Without `keep`, callers in
+                that session get the value, and waiters in other sessions get the error. If Redis could not
+                even be told that the work was done, the error says that a new call may do it again. With
+                `stale` or `early` it is a cache: see the decorator.
             LockLostError: The lease was lost three times, each time while the function ran.
-            BackendError: Redis refused for good, or gave no answer at all for `ttl` seconds. Not once the
-                function has ended: then its callers here get its value, with `keep` as the value of a
-                `ResultNotKeptError`, and the log says that nobody else was told.
+            BackendError: Redis refused for good, or gave no answer at all for `ttl` seconds. After the
+                function has ended it is not raised: the callers in its session get its value, with `keep` as
+                the value of a `ResultNotKeptError`, and the log says that no other session was told.
             SessionClosedError: The session is closed, or was closed meanwhile.
-            RuntimeError: It would wait for itself: asked by the function, or by a task or call that it began.
+            RuntimeError: The call would wait for itself: the function asks for its own key, or a task or call
+                that it began does.
             TypeError, ValueError: An argument is wrong; before any I/O.
 
-        Cancelled, it ends at once. The function goes on while others wait for it here, and is cancelled
-        otherwise. A value that must be kept is published also when no caller waits any more. Limit the wait
-        with `asyncio.timeout()`.
+        If a caller is cancelled, its call ends at once. The function goes on while others wait for it in this
+        session; otherwise it is cancelled. A value that must be kept is published also when no caller waits
+        any more. Limit the wait with `asyncio.timeout()`.
         """
         return await self._do(
             key, fn, fingerprint, blocking_timeout, keep=keep, stale=stale, early=early, jitter=jitter
@@ -1113,16 +1117,16 @@ class SingleFlight:
         ```
 
         One caller enters with `turn.first` True. Callers that wait during this time, in any process, enter
-        when the first one leaves. If its body ended well, all enter at once, with `turn.first` False. If it
-        raised, was cancelled, or lost its lease, the next caller is the first. A later caller begins a new
-        turn. A turn and a `do` with the same key have nothing in common.
+        when the first one leaves. If its body ended without an exception, all enter at once, with
+        `turn.first` False. If it raised, was cancelled, or lost its lease, the next caller is the first. A
+        later caller begins a new turn. A turn and a `do` with the same key have nothing in common.
 
         Args:
             key: Any non-empty str of at most 1 KiB in UTF-8.
 
         Raises:
             TypeError, ValueError: The key is wrong.
-            DeadlockError: On entering: this very task is first, and would wait for itself.
+            DeadlockError: On entering: this task itself is first, and would wait for itself.
             LockLostError: On leaving: the lease was lost, and the body of the first was cancelled.
             BackendError: On entering: Redis refused for good, or gave no answer for `ttl` seconds. On
                 leaving: the end was not confirmed.

@@ -366,7 +366,7 @@ class SpanClass:
 
 
 class SpanLease(Lease):
-    """A lease on everything or on an interval, which can become less without being let go of."""
+    """A lease of everything or of an interval. While it is held, it can become less."""
 
     __slots__ = ("__weakref__", "_options", "_span", "_span_class", "_under", "_upgrades")
 
@@ -419,7 +419,9 @@ class SpanLease(Lease):
             possession.lose("the server no longer has it as the holder")
         possession.ensure_held()
         if not changed.part:
-            raise ValueError(f"{possession.label} {self.name!r} cannot become more than it is")
+            raise ValueError(
+                f"{possession.label} {self.name!r} cannot become more than it is: shrink() takes a part of it"
+            )
         shrunk = (span.a, span.b) != (self._span.a, self._span.b)
         self._span = span
         possession.interval = self._span_class.ends(span)
@@ -465,9 +467,9 @@ class SpanLease(Lease):
 
 
 class SpanLock(Acquirable[LeaseT]):
-    """One mode of a `RWLock`, or of an interval of a `RangeLock`: offers all that a `Lock` does.
+    """One mode of a `RWLock`, or of an interval of a `RangeLock`. It has all methods of a `Lock`.
 
-    Made by these, never by hand; cheap, immutable, shareable by any number of tasks.
+    `RWLock` and `RangeLock` make it. It is cheap and immutable, and any number of tasks can share it.
     """
 
     __slots__ = ("_span", "_span_class", "_span_lease_type")
@@ -503,22 +505,23 @@ class SpanLock(Acquirable[LeaseT]):
 
 
 class WriterLease(SpanLease):
-    """The lease of a writer."""
+    """The lease of a writer, which can become that of a reader."""
 
     __slots__ = ()
 
     async def downgrade(self) -> None:
-        """Becomes a reader, in place: at no moment can another writer come between.
+        """Turns the writer into a reader, in one step. No other writer can enter in between.
 
-        Readers that wait may enter at once. The fencing token stays. `kind` is that of a reader from then on.
+        Waiting readers may then enter at once. The fencing token stays. From then on, `kind` is that of a
+        reader.
 
         Raises:
-            RuntimeError: It is an upgrade, whose end leaves the upgradable lease; or a reader already.
-            LockLostError: It is no longer ours.
+            RuntimeError: The lease is an upgrade: leave it to get the upgradable lease back. Or it is a
+                reader already.
+            LockLostError: The lease is no longer held.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
-        After a cancellation or an error the server may have done it or not; asked again, it does what is
-        left.
+        After a cancellation or an error, the server may have done it or not. A second call does what is left.
         """
         if self._under is not None:
             raise RuntimeError(
@@ -526,12 +529,14 @@ class WriterLease(SpanLease):
                 "the upgradable lease remains"
             )
         if self._span.mode != "w":
-            raise RuntimeError(f"{self._possession.label} {self.name!r} was downgraded before")
+            raise RuntimeError(
+                f"{self._possession.label} {self.name!r} was downgraded before, and is that of a reader now"
+            )
         await self._become(self._span._replace(mode="r"))
 
 
 class UpgradableLease(SpanLease):
-    """The lease of the one upgradable holder beside readers."""
+    """The lease of the one upgradable holder, beside readers. It can become a writer for a while."""
 
     __slots__ = ()
 
@@ -539,24 +544,24 @@ class UpgradableLease(SpanLease):
     def upgrade(  # noqa: D417 - there are no unknown arguments to describe
         self, *positional: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **unknown: Never
     ) -> Pending[WriterLease]:
-        """A writer for a while: waits until the readers inside have left, keeps out new ones, excludes all.
+        """Becomes a writer for a while: it waits until the present readers leave, and keeps new ones out.
 
-        `async with lease.upgrade() as writer:` turns it into a writer, and back again on exit. It goes
-        before every other writer that waits, and cannot deadlock with another upgrade, for there is only one
-        upgradable holder. The result can be awaited, entered or given to `create_task`, as that of `acquire`
-        can.
+        `async with lease.upgrade() as writer:` makes it a writer, and an upgradable holder again on exit. It
+        enters before every other waiting writer. There is only one upgradable holder, so two upgrades cannot
+        wait for each other. As with `acquire`, you can await the result, enter it, or give it to
+        `create_task`.
 
-        It mints a new fencing token, which the upgradable lease inherits.
+        The writer gets a new fencing token, and the upgradable lease keeps it.
 
         Args:
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
 
         Raises:
-            LockLostError: The upgradable lease is no longer ours.
-            LockTimeoutError: Not acquired within `blocking_timeout`; the upgradable lease is held as before.
+            LockLostError: The upgradable lease is no longer held.
+            LockTimeoutError: Not acquired within `blocking_timeout`. The upgradable lease is held as before.
             DeadlockError, BackendError, SessionClosedError: As `acquire` does.
 
-        Cancelled at any point, no writer stays; the upgradable lease is held as before.
+        Cancelled at any point, no writer stays, and the upgradable lease is held as before.
         """
         reject_unknown("upgrade()", unknown, positional=positional)
         return self._upgrading(WriterLease, self._span._replace(mode="w"), blocking_timeout)
@@ -651,17 +656,17 @@ class RWLock:
 
     @property
     def reader(self) -> SpanLock[SpanLease]:
-        """Shared with other readers and with the upgradable holder."""
+        """The lock of a reader. Readers share it with each other and with the upgradable holder."""
         return self._reader
 
     @property
     def upgradable(self) -> SpanLock[UpgradableLease]:
-        """Beside readers, one at a time; its lease has `upgrade()`."""
+        """The lock of the one upgradable holder, beside readers. Its lease has `upgrade()`."""
         return self._upgradable
 
     @property
     def writer(self) -> SpanLock[WriterLease]:
-        """Alone; its lease has `downgrade()`."""
+        """The lock of a writer, which excludes all others. Its lease has `downgrade()`."""
         return self._writer
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
@@ -682,27 +687,27 @@ _EXACT: Final = 2**53
 
 
 class RangeLease(SpanLease):
-    """A lease on an interval."""
+    """A lease of an interval."""
 
     __slots__ = ()
 
     async def shrink(self, lo: Bound, hi: Bound) -> None:
-        """Keeps that part of the interval, and gives back the rest without letting go of this.
+        """Keeps a part of the interval, and frees the rest. The part stays held all the time.
 
-        It never grows. Leave an upgrade of a part before you give that part back.
+        The interval can only become smaller. If a part of it is upgraded, leave the upgrade before you free
+        that part.
 
         Args:
-            lo: Lower end, not below that of before.
-            hi: Upper end, not above that of before.
+            lo: New lower end, not below the present one.
+            hi: New upper end, not above the present one.
 
         Raises:
-            ValueError: It is not part of what is held.
-            RuntimeError: Some of the part to give back is upgraded.
-            LockLostError: It is no longer ours.
+            ValueError: The new interval is not a part of the present one.
+            RuntimeError: A part that would be freed is upgraded.
+            LockLostError: The lease is no longer held.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
-        After a cancellation or an error the server may have done it or not; asked again, it does what is
-        left.
+        After a cancellation or an error, the server may have done it or not. A second call does what is left.
         """
         await self._become(self._within(self._part(self._span.mode, lo, hi)))
 
@@ -719,14 +724,14 @@ class RangeLease(SpanLease):
 
 @final
 class RangeWriterLease(RangeLease, WriterLease):
-    """The lease of a writer on an interval."""
+    """The lease of a writer of an interval."""
 
     __slots__ = ()
 
 
 @final
 class RangeUpgradableLease(RangeLease):
-    """The lease of the one upgradable holder of an interval beside its readers."""
+    """The lease of the one upgradable holder of an interval, beside its readers."""
 
     __slots__ = ()
 
@@ -739,22 +744,22 @@ class RangeUpgradableLease(RangeLease):
         blocking_timeout: Seconds | None = AS_CONFIGURED,
         **unknown: Never,
     ) -> Pending[RangeWriterLease]:
-        """A writer for a while, on a part of the interval or on all of it; see `UpgradableLease.upgrade`.
+        """Becomes a writer of a part of the interval, or of all of it; see `UpgradableLease.upgrade`.
 
-        Readers of the rest of the interval are not disturbed.
+        Readers of the rest of the interval are not affected.
 
         Args:
-            lo: Lower end of the part; None for that of the interval.
-            hi: Upper end of the part; None for that of the interval.
+            lo: Lower end of the part. Default None: the lower end of the interval.
+            hi: Upper end of the part. Default None: the upper end of the interval.
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
 
         Raises:
-            ValueError: It is not part of what is held.
-            LockLostError: The upgradable lease is no longer ours.
-            LockTimeoutError: Not acquired within `blocking_timeout`; the upgradable lease is held as before.
+            ValueError: The part is not within the interval.
+            LockLostError: The upgradable lease is no longer held.
+            LockTimeoutError: Not acquired within `blocking_timeout`. The upgradable lease is held as before.
             DeadlockError, BackendError, SessionClosedError: As `acquire` does.
 
-        Cancelled at any point, no writer stays; the upgradable lease is held as before.
+        Cancelled at any point, no writer stays, and the upgradable lease is held as before.
         """
         reject_unknown("upgrade()", unknown, positional=positional)
         part = self._part("w", -math.inf if lo is None else lo, math.inf if hi is None else hi)
@@ -767,7 +772,7 @@ class RangeUpgradableLease(RangeLease):
 
 @final
 class RangeLock:
-    """Many readers or one writer on each interval of real numbers, with the modes of `RWLock`.
+    """Many readers or one writer of each interval of real numbers, with the modes of `RWLock`.
 
     Holders of intervals that do not overlap do not exclude each other.
 
@@ -779,24 +784,24 @@ class RangeLock:
         ...                                     # read all of it, beside readers
         async with lease.upgrade(40, 45):
             ...                                 # write a part
-        await lease.shrink(40, 60)              # the rest is free for others; this was never let go of
+        await lease.shrink(40, 60)              # frees the rest; this part stays held all the time
     ```
 
-    Ends are `int`, `float` or aware `datetime`, infinite ones allowed, all to the precision of a double: an
-    `int` beyond 2**53 that a double cannot hold is refused, a `datetime` of our times is exact to the
-    microsecond.
+    Ends are `int`, `float` or `datetime` with a time zone, also infinite. They have the precision of a
+    double. An `int` above 2**53 that a double cannot represent is refused. A `datetime` of our time is exact
+    to the microsecond.
 
-    Readers and writers that wait for each other take turns, and writers and upgradables enter in the order of
-    asking, as those of a `RWLock` do, where their intervals overlap. A check takes a time that grows with the
-    logarithm of the number of intervals that are held.
+    Where intervals overlap, waiting readers and writers take turns, and writers and upgradables enter in the
+    order of asking, as with a `RWLock`. The time of a check grows with the logarithm of the number of held
+    intervals.
 
     Options that are not described here are those of `Lock`.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        bounds: `"[)"`: an interval is without its upper end, so that [1, 2) and [2, 3) do not overlap, and
-            must not be empty; `"[]"`: with it, so that [2, 2] is a single point.
+        bounds: `"[)"`, the default: an interval does not contain its upper end, so [1, 2) and [2, 3) do not
+            overlap, and it must not be empty. `"[]"`: it contains its upper end, so [2, 2] is a single point.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -841,15 +846,15 @@ class RangeLock:
         return self._name
 
     def reader(self, lo: Bound, hi: Bound) -> SpanLock[RangeLease]:
-        """Shared with other readers of what overlaps, and with its upgradable holders."""
+        """The lock of a reader. It shares the interval with other readers and with upgradable holders."""
         return self._of("r", lo, hi, RangeLease)
 
     def upgradable(self, lo: Bound, hi: Bound) -> SpanLock[RangeUpgradableLease]:
-        """Beside readers, one where intervals overlap; its lease has `upgrade()`."""
+        """The lock of an upgradable holder: one at a time, beside readers. Its lease has `upgrade()`."""
         return self._of("u", lo, hi, RangeUpgradableLease)
 
     def writer(self, lo: Bound, hi: Bound) -> SpanLock[RangeWriterLease]:
-        """Alone on the interval; its lease has `downgrade()`."""
+        """The lock of a writer, which excludes all others from the interval. Its lease has `downgrade()`."""
         return self._of("w", lo, hi, RangeWriterLease)
 
     def _of(self, mode: str, lo: Bound, hi: Bound, lease_type: type[LeaseT]) -> SpanLock[LeaseT]:

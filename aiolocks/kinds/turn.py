@@ -20,7 +20,7 @@ _TAG: Final = "t"
 
 @final
 class Turn:
-    """The result of `SingleFlight.turn(key)`: entered with `async with`, once."""
+    """The result of `SingleFlight.turn(key)`: enter it with `async with`, once."""
 
     __slots__ = ("_entered", "_group", "_group_of", "_lease")
 
@@ -32,7 +32,7 @@ class Turn:
 
     @property
     def first(self) -> bool:
-        """Whether it is yours to do the work. If not, another has done it while you were waiting.
+        """Whether this caller does the work. If False, another caller has done it while this one waited.
 
         Raises:
             RuntimeError: The turn was not entered.
@@ -42,7 +42,9 @@ class Turn:
 
     @property
     def fencing_token(self) -> int | None:
-        """The first's fencing token: larger than every earlier one, for a store that refuses late writes.
+        """The fencing token of the first caller, for a store that refuses late writes.
+
+        It is larger than every earlier one.
 
         Raises:
             RuntimeError: The turn was not entered.

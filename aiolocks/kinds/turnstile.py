@@ -89,10 +89,10 @@ class Turnstile:
             ...                 # the end of this block ends the window
     ```
 
-    The window begins when the winner comes, and lasts that long however many come after. With `async with` it
-    ends when the winner leaves, if that is earlier; the exits of others change nothing. If a winner dies, the
-    next window has a new winner. The same happens if a winner takes longer than the window: then two work at
-    the same time. If that would do harm, use a `Lock`.
+    The window begins when the winner comes, and its length does not depend on how many come after. With
+    `async with` it ends when the winner leaves, if that is earlier; the exits of others change nothing. If a
+    winner dies, the next window has a new winner. The same happens if a winner takes longer than the window:
+    then two work at the same time. If that would do harm, use a `Lock`.
 
     It is for a crowd that comes at the same time. If the clocks of machines differ by more than a job takes,
     then with `async with` each machine runs the job, because each finds that the window has ended. For such a
@@ -101,10 +101,10 @@ class Turnstile:
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
-        window: Seconds that a window lasts by the server's clock, 50 ms to ten years; if that is set back, so
-            much longer. All who use a name should agree; it is the
-            winner's that counts. 2 s is about one crowd; where the exit is to end it, give more than the work
-            takes.
+        window: Seconds that a window lasts by the server's clock, 50 ms to ten years. If that clock is set
+            back, the window is longer by the same time. All users of a name should give the same window; that
+            of the winner counts. The default, 2 s, is about one crowd. If the exit is to end the window, give
+            more than the work takes.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -131,16 +131,17 @@ class Turnstile:
         return self._window
 
     async def enter(self) -> int:
-        """Goes through: the number within this window, 1 for the one that began it.
+        """Enters, and returns the number within this window: 1 for the task that began it.
 
         A number that was given stays taken until the window ends, in any case.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
-        Cancelled or failed at any point, a window that it may have begun ends at once: the next to come is
-        the winner, instead of nobody.
+        After a cancellation or an error, a window that it may have begun ends at once, so that the next task
+        is the winner.
         """
         return (await self._enter()).place
 

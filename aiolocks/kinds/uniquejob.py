@@ -378,10 +378,12 @@ class Ticket:
             raise TypeError(f"a ticket is the str that enqueue() gave, not {type(text).__name__}")
         found = _FORM.fullmatch(text)
         if found is None:
-            raise ValueError(f"this is not a ticket that enqueue() gave: {text[:64]!r}")
+            raise ValueError(f"this is not a ticket that enqueue() gave, unchanged: {text[:64]!r}")
         ticket = cls(key, _LETTERS[found[1]], int(found[2]), found[3])
         if ticket.encode() != text:
-            raise ValueError(f"the ticket {text!r} is not one of job {key!r}")
+            raise ValueError(
+                f"the ticket {text!r} is not one of job {key!r}: perform it with the UniqueJob of its own key"
+            )
         return ticket
 
     @property
@@ -499,10 +501,11 @@ class JobSettings:
 
 @final
 class JobLease(Lease):
-    """A run of a ticket.
+    """The lease of a run of a ticket.
 
-    A body that ends without an exception has done the ticket: it is remembered, and every further run of it
-    is a duplicate. A body that raises or is cancelled has not: the next `perform` of the ticket runs it.
+    If the body ends without an exception, the ticket is done: the server remembers this, and each further run
+    of it is a duplicate. If the body raises or is cancelled, the ticket is not done: the next `perform` runs
+    it.
     """
 
     __slots__ = ("_ticket_run",)
@@ -514,17 +517,17 @@ class JobLease(Lease):
         self._ticket_run = ticket_run
 
     async def release(self, *, done: bool = True) -> None:
-        """Ends the run. Idempotent: once it was released, every further call does nothing.
+        """Ends the run. After it was released, a further call does nothing.
 
-        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is held up for at
-        most 1 s; the release goes on by itself after it.
+        It waits until the server confirms the release, up to the lease's own deadline. A cancellation is
+        delayed by at most 1 s; after that the release goes on in the background.
 
         Args:
-            done: Whether the ticket has been done. If not, the next `perform` of it runs it again.
+            done: Whether the ticket is done, True by default. If not, the next `perform` runs it again.
 
         Raises:
-            LockNotOwnedError: It was lost.
-            BackendError: Not confirmed by the lease's deadline; the ttl ends the run.
+            LockNotOwnedError: The lease was lost.
+            BackendError: The release was not confirmed before the lease's deadline. The ttl ends the run.
         """
         if self._possession.live:
             self._ticket_run.done = done
@@ -599,11 +602,11 @@ def whole_places(waiting: object) -> int | None:
 
 @final
 class UniqueJob:
-    """One job at a time under a key, among all processes: a further call is a duplicate, and does not run.
+    """One job at a time under a key, among all processes. A further call is a duplicate, and does not run.
 
-    In the worker only: one call runs, `waiting` calls wait, and all others are duplicates. The waiting call
-    begins when the running call has ended. So an update that arrives during a run is never lost, and however
-    many updates arrive, one run follows.
+    Used in the worker only: one call runs, `waiting` calls wait, and all others are duplicates. The waiting
+    call begins when the running call has ended. So an update that arrives during a run is never lost, and
+    however many updates arrive, one run follows.
 
     ```python
     job = UniqueJob(redis, "report:17")
@@ -612,8 +615,8 @@ class UniqueJob:
         await build_report(17)              # sees all that was there before it began
     ```
 
-    In the producer too: a producer that enqueues gets a ticket, which travels with the job. Another ticket
-    for the same key is a conflict until the first has begun, has been done, or has reached its ttl.
+    Used in the producer, too: the producer enqueues, and gets a ticket that travels with the job. Another
+    ticket for the same key is a conflict until the first one has begun, is done, or has reached its ttl.
 
     ```python
     ticket = await job.enqueue("until_executed")        # raises DuplicateJobError while there is another
@@ -636,11 +639,12 @@ class UniqueJob:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         key: The key of the job: any non-empty str of at most 1 KiB in UTF-8. It has a name space of its own.
         ttl: Seconds that a run lasts without a renewal, 50 ms to ten years. It is renewed while its worker
-            lives, however long the job takes; when a worker dies, the next in line begins after that time.
+            lives, however long the job takes. If a worker dies, the next call begins after this time. Default
+            60 s.
         limit: How many may run at once, 1 to 2**31 - 1. All users of a key must give the same limit: while
-            one runs, another limit is refused; once none runs, the next run may have another.
-        metadata: JSON values kept with each run and each ticket, readable by everybody who can read
-            the key: `session.inspect()` shows them.
+            one runs, another limit is refused; when none runs, the next run may have another. Default 1.
+        metadata: JSON values kept with each run and each ticket; `session.inspect()` shows them. Every user
+            that can read the key can read them.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -691,31 +695,32 @@ class UniqueJob:
         blocking_timeout: Seconds | None = None,
         metadata: Metadata | None = None,
     ) -> Pending[Lease]:
-        """Runs when fewer than `limit` others do: at once, or when it is its turn.
+        """Runs when fewer than `limit` others run: at once, or when its turn comes.
 
-        The result can be entered with `async with`, awaited (then release the lease yourself), or given to
-        `asyncio.create_task` and the like. The body is cancelled if the lease is lost.
+        You can enter the result with `async with`, await it (then release the lease yourself), or give it to
+        `asyncio.create_task` and similar functions. The body is cancelled if the lease is lost.
 
-        A waiting place belongs to the call that waits there, and is free as soon as that call begins, in the
-        same step: a call that arrives from then on waits for its own run, and sees a later state. A dead
-        waiter makes no job a duplicate. If all waiting places are taken, their owners are asked whether they
-        live, and if all answer, which takes a few milliseconds, the newcomer is a duplicate. A waiter that
-        has not answered for 2 s loses its place to the newcomer.
+        A call that waits has a waiting place. When the call begins, its place is free in the same step. So a
+        call that arrives after that waits for a run of its own, which sees a later state. If all places are
+        taken, their owners are asked if they live, which takes a few milliseconds. If all answer, the new
+        call is a duplicate. An owner that has not answered for 2 s loses its place to the new call, so a dead
+        waiter makes no job a duplicate.
 
         Args:
-            waiting: How many may wait while `limit` run, 0 to 1000; None for any number. One is enough for a
-                job that looks at the present state. They run in the order in which they came. Waiters with
-                a ticket do not count: such a waiter runs nothing if another delivery does its ticket.
-            blocking_timeout: Seconds to wait for its turn; None for ever. 0 is the same as `waiting=0`: where
-                it cannot run at once, it is a duplicate.
-            metadata: JSON values kept with this run, with those of the job.
+            waiting: How many may wait while `limit` run, 0 to 1000; None for any number. The default, 1, is
+                enough for a job that works on the present state. They run in the order in which they came.
+                Waiters with a ticket do not count: such a waiter runs nothing if another delivery does its
+                ticket.
+            blocking_timeout: Seconds to wait for its turn; None, the default, for ever. 0 is the same as
+                `waiting=0`: if it cannot run at once, it is a duplicate.
+            metadata: JSON values kept with this run, in addition to those of the job.
 
         Raises:
-            DuplicateJobError: `limit` run, and as many wait already.
-            LockTimeoutError: Its turn did not come within `blocking_timeout`; it gives its waiting place
+            DuplicateJobError: `limit` run, and `waiting` wait already.
+            LockTimeoutError: Its turn did not come within `blocking_timeout`. It gives its waiting place
                 back.
             ConfigurationError: Others run under the key with another `limit`.
-            DeadlockError: This very task runs it, and would wait for itself.
+            DeadlockError: This task itself runs the job, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
@@ -731,18 +736,18 @@ class UniqueJob:
 
     @gives_pending
     def try_run(self, *, waiting: int | None = 1, metadata: Metadata | None = None) -> Pending[Lease | None]:
-        """As `run`, but gives None for a duplicate, and does not raise. It waits if a waiting place is free.
+        """Does what `run` does, but returns None for a duplicate. It waits if a waiting place is free.
 
-        So of three calls at the same time two run, one after the other, unless `waiting` is 0. And a call
-        that comes after a run has ended runs, whatever `waiting` is.
+        So of three calls at the same time two run, one after the other, unless `waiting` is 0. A call that
+        comes after a run has ended always runs.
 
         Args:
-            waiting: How many may wait while `limit` run, 0 to 1000; None for any number.
-            metadata: JSON values kept with this run, with those of the job.
+            waiting: How many may wait while `limit` run, 0 to 1000; None for any number. Default 1.
+            metadata: JSON values kept with this run, in addition to those of the job.
 
         Raises:
             ConfigurationError: Others run under the key with another `limit`.
-            DeadlockError: This very task runs it, and would wait for itself.
+            DeadlockError: This task itself runs the job, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
@@ -776,31 +781,33 @@ class UniqueJob:
         on_conflict: OnConflict = "raise",
         metadata: Metadata | None = None,
     ) -> str | None:
-        """Takes the key for one job that is about to be queued: its ticket, which travels with the job.
+        """Takes the key for one job before it is queued, and returns its ticket, which travels with the job.
 
-        The ticket is a short str, to be given to `perform` of the same key. The server keeps the ticket and,
-        while it has the key, its producer and metadata. If the job is never put into the queue, its key stays
+        The ticket is a short str for `perform` of the same key. The server keeps the ticket and, while the
+        ticket has the key, its producer and metadata. If the job is never put into the queue, the key stays
         taken for `ttl`.
 
         Args:
-            mode: For how long another ticket for this key is a conflict: `"until_executing"`, to the
-                beginning of its run; `"until_executed"`, to the end of a run that did not raise;
-                `"until_expired"`, for `ttl`, whatever becomes of it, and while it runs; or
-                `"until_and_while_executing"`, as until executing, and runs of the key wait for each other.
-            ttl: Seconds for which it stays unique if nobody runs it, and for which it is remembered when it
-                was done, 50 ms to ten years. More than the queue holds a job for, retries included.
-            on_conflict: What happens while another ticket has the key: `"raise"`; `"skip"`, give None;
-                `"replace"`, take its place: the older ticket is a duplicate from then on, but a run of it
-                that has begun goes on.
-            metadata: JSON values kept with the ticket while it has the key, with those of the job.
+            mode: For how long another ticket for this key is a conflict. `"until_executing"`: until its run
+                begins. `"until_executed"`: until a run has ended without an exception. `"until_expired"`: for
+                `ttl`, whatever happens to it, and while it runs. `"until_and_while_executing"`: until its run
+                begins, and runs of the key also wait for each other.
+            ttl: Seconds for which the ticket has the key if no worker runs it, and for which the server
+                remembers that it was done, 50 ms to ten years. Give more than the queue keeps a job, with its
+                retries. Default 3600, an hour.
+            on_conflict: What happens while another ticket has the key. `"raise"`, the default:
+                `DuplicateJobError`. `"skip"`: returns None. `"replace"`: takes its place; the older ticket is
+                a duplicate from then on, but if its run has begun, the run goes on.
+            metadata: JSON values kept with the ticket while it has the key, in addition to those of the job.
 
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
             DuplicateJobError: Another ticket has the key.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
-        Cancelled, or failed, it leaves the key as it was before.
+        After a cancellation or an error, the key is as it was before.
         """
         ticket = ticket_for(self.key, mode, ttl, on_conflict)
         options, engine = self._settings.options_with(metadata), engine_of(self._source, self)
@@ -814,54 +821,54 @@ class UniqueJob:
 
     @gives_pending
     def perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease]:
-        """Runs the job of a ticket, unless it has been done or another ticket has its key.
+        """Runs the job of a ticket, unless it is done or another ticket has its key.
 
-        Waits while the same ticket runs elsewhere, or, for `"until_executed"` and
-        `"until_and_while_executing"`, while `limit` run under this key; then looks again. A ticket whose
-        time has lapsed still runs if no other has the key.
+        It waits while another delivery of the same ticket runs. For `"until_executed"` and
+        `"until_and_while_executing"`, it also waits while `limit` run under this key. Then it looks again. A
+        ticket whose time has passed still runs if no other ticket has the key.
 
-        A ticket that gave up its key when it began (`"until_executing"`, `"until_and_while_executing"`) and
-        was not done runs again, even if a newer ticket has the key by then. Both run, because the job of the
-        newer ticket may never come to a worker.
+        A ticket of `"until_executing"` or `"until_and_while_executing"` gives up its key when it begins. If
+        it is then not done, it runs again, even if a newer ticket has the key by then. Both run, because the
+        job of the newer ticket may never come to a worker.
 
-        If the body ends without an exception, the ticket is remembered for its ttl as done. If it raises, a
-        retry with the same ticket runs it again. The result can also be awaited: then end it with
-        `lease.release(done=…)`.
+        If the body ends without an exception, the server remembers for the ticket's ttl that it is done. If
+        the body raises, a retry with the same ticket runs it again. You can also await the result: then end
+        it with `lease.release(done=…)`.
 
         Args:
-            ticket: The ticket that `enqueue` of the same key gave.
-            metadata: JSON values kept with this run, with those of the job.
+            ticket: The ticket that `enqueue` of the same key returned.
+            metadata: JSON values kept with this run, in addition to those of the job.
 
         Raises:
             TypeError, ValueError: It is not a ticket of this key; before any I/O.
             ConfigurationError: Others run under the key with another `limit`.
-            DuplicateJobError: It has been done, another one has taken its place, or another one has the key
-                and this one has not given it up by beginning.
-            DeadlockError: This very task runs it, and would wait for itself.
+            DuplicateJobError: The ticket is done, or another ticket has replaced it. Or another ticket has
+                the key, and this one has not given it up by beginning.
+            DeadlockError: This task itself runs the job, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled at any point, it does not run here, and can run elsewhere.
+        Cancelled at any point, it does not run here, and can run in another worker.
         """
         decoded, options = Ticket.decode(ticket, key=self.key), self._settings.options_with(metadata)
         return Pending(lambda: self._perform(decoded, options), of=self, call="perform")
 
     @gives_pending
     def try_perform(self, ticket: str, *, metadata: Metadata | None = None) -> Pending[JobLease | None]:
-        """As `perform`, but a duplicate gives None, and raises nothing. It waits as `perform` does.
+        """Does what `perform` does, but returns None for a duplicate. It waits as `perform` does.
 
         Args:
-            ticket: The ticket that `enqueue` of the same key gave.
-            metadata: JSON values kept with this run, with those of the job.
+            ticket: The ticket that `enqueue` of the same key returned.
+            metadata: JSON values kept with this run, in addition to those of the job.
 
         Raises:
             TypeError, ValueError: It is not a ticket of this key; before any I/O.
             ConfigurationError: Others run under the key with another `limit`.
-            DeadlockError: This very task runs it, and would wait for itself.
+            DeadlockError: This task itself runs the job, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled at any point, it does not run here, and can run elsewhere.
+        Cancelled at any point, it does not run here, and can run in another worker.
         """
         decoded, options = Ticket.decode(ticket, key=self.key), self._settings.options_with(metadata)
         return Pending(lambda: unless_duplicate(self._perform(decoded, options)), of=self, call="try_perform")

@@ -69,11 +69,11 @@ def gives_pending(function: CallT) -> CallT:
 class Pending(AsyncOnly, Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     """The result of `acquire()` and `try_acquire()`: a coroutine that is also an async context manager.
 
-    Nothing happens before it is awaited, entered, or run by a task. Like every coroutine it is used once, and
-    one that is never used warns of that when it is collected.
+    It starts when it is awaited, entered, or run by a task. Like every coroutine it can be used once. If it
+    is never used, it warns when it is collected.
 
-    `async with` enters the lease: the body is cancelled when it is lost, and it is released on exit. With
-    `try_acquire()` the lease may be None, and then the exit does nothing.
+    `async with` enters the lease: the body is cancelled when the lease is lost, and the lease is released on
+    exit. With `try_acquire()` the lease may be None; then the exit does nothing.
     """
 
     _elsewhere = "acquire the lock there"
@@ -265,26 +265,27 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         steal: bool = False,
         **unknown: Never,
     ) -> Pending[LeaseT]:
-        """Acquires, waiting for as long as `blocking_timeout` allows.
+        """Acquires the lock, and waits up to `blocking_timeout` for it.
 
-        The result can be awaited (then release the lease yourself), entered with `async with`, or given to
-        `asyncio.create_task` and the like.
+        You can await the result (then release the lease yourself), enter it with `async with`, or give it to
+        `asyncio.create_task` and similar functions.
 
         Args:
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
-            steal: Takes the lock at once from its holder, before all waiters, even while `at_least` keeps the
-                name. It is for an operator who knows that the holder hangs. The holder's lease becomes
-                `LOST`, with `stolen_by`. Its body goes on until its session learns of the loss, and only a
-                store that compares fencing tokens can refuse its writes. For `Lock`, `FairLock`,
+            steal: True takes the lock from its holder at once, before all waiters, even while `at_least`
+                keeps the name. It is for an operator who knows that the holder hangs. The holder's lease
+                becomes `LOST`, with `stolen_by`. Its body goes on until its session learns of the loss, and
+                only a store that compares fencing tokens can refuse its writes. For `Lock`, `FairLock`,
                 `ReentrantLock` and `Leadership`. A steal never waits, so it takes no `blocking_timeout`.
+                Default False.
 
         Raises:
-            TypeError, ValueError: This kind cannot be stolen, or an argument is not as it should be.
+            TypeError, ValueError: This kind cannot be stolen, or an argument is wrong.
             LockTimeoutError: Not acquired within `blocking_timeout`; it names the holders.
             DeadlockError: There is no `blocking_timeout`, and this task itself holds a lease that it would
                 wait for.
-            BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
-                `ttl` seconds where there is none. A single try fails at once if Redis cannot be reached.
+            BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout` or,
+                without one, for `ttl` seconds. A single try fails at once if Redis cannot be reached.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
         Cancelled at any point, nothing stays held, and the next waiter goes on.
@@ -301,13 +302,14 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
     @gives_pending
     def try_acquire(self, *positional: Never, **unknown: Never) -> Pending[LeaseT | None]:
-        """Acquires at once or not at all: the lease, or None when it is held elsewhere. Never queues.
+        """Acquires the lock at once, or returns None if another holder has it. It never waits in the queue.
 
         None means that the lock is held now. It does not say whether the lock was held before: see `at_least`
         of `Lock`.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
         Cancelled at any point, nothing stays held.
@@ -331,29 +333,34 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         return self._bind().try_acquire()
 
     async def locked(self) -> bool:
-        """Whether a try now would be refused, as the server says.
+        """Asks the server whether a try now would be refused.
 
         Of a lease that a session keeps between uses (`Lock(..., cache=...)`) while nobody uses it: False in
         that session, without a request. True in others, for the question does not ask that session to let
         go: a try may have it.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
+            SessionClosedError: The session is closed.
         """
         return await self._bind().locked()
 
     async def adopt(self, handle: str) -> LeaseT:
-        """Takes over a lease, with the handle from `lease.detach()`, in this task or process.
+        """Takes over a lease in this task or process, with the handle from `lease.detach()`.
 
-        The fencing token stays the same, and so does an `at_least` unless this lock has a longer one.
+        The fencing token stays the same. An `at_least` also stays, unless this lock has a longer one.
+
+        Args:
+            handle: The result of `lease.detach()`.
 
         Raises:
             TypeError, ValueError: This is not a handle of this lock, or the lease has an `at_least` that is
                 longer than this lock's ttl.
-            LockNotOwnedError: It was adopted before, released, or its ttl has passed.
+            LockNotOwnedError: The lease was already adopted or released, or its ttl has passed.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
-        Cancelled at any point, the handle stays good for as long as the ttl runs.
+        Cancelled at any point, the handle stays valid for as long as the ttl runs.
         """
         opened = Handle.decode(handle, kind=self._label.lower(), name=self._name)
         return await self._bind().adopt(opened.token, opened.at_least_ms, opened.number)
@@ -428,16 +435,17 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         """Decorates a coroutine function: each call of it holds the lock.
 
         The name is a template of the function's parameters, such as `"order:{order_id}"`: each call holds the
-        lock of its own arguments. Equal arguments are one lock, however they are written: a `datetime` with
-        a time zone is told in UTC, `1.0` is `1`. They are percent-encoded in the name: letters, digits and
-        `_.-~` stay as they are. `{{` and `}}` are braces of the name itself, as of a hash tag.
+        lock of its own arguments. Equal arguments are the same lock, in whatever form: a `datetime` with a
+        time zone is written in UTC, and `1.0` as `1`. In the name, the values are percent-encoded: letters,
+        digits and `_.-~` stay as they are. `{{` and `}}` are braces of the name itself, such as those of a
+        hash tag.
 
         Raises:
-            TypeError: It is not a coroutine function, or a field is none of its parameters, or these are
-                hidden: by a decorator without `functools.wraps`, or an `AsyncMock`. From a call: the value of
-                a field has no text that is the same in every process.
-            ValueError: The template is not as it should be. From a call: its name is empty or too long, or an
-                argument equals nothing, as `nan`.
+            TypeError: It is not a coroutine function; or the name has a field that is not one of its
+                parameters; or the parameters are hidden, by a decorator without `functools.wraps` or an
+                `AsyncMock`. From a call: the value of a field has no text that is the same in every process.
+            ValueError: The template is wrong. From a call: its name is empty or too long, or an argument is
+                not equal to itself, such as `nan`.
         """
         if function is _NO_FUNCTION:
             raise TypeError(f"use `async with lock:` or `@lock`: this {self._label} is not called")

@@ -14,18 +14,20 @@ SILENT: Final = 10.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential backoff with jitter; immutable, and without any state of its own.
+    """Exponential backoff with jitter. It is immutable, and has no state.
 
-    The ceiling of the n-th delay is `min(initial * multiplier**n, maximum)`; the delay is drawn evenly
-    between `(1 - jitter)` times the ceiling and the ceiling. Full jitter (the default) makes many
-    processes that were refused together come back apart; see "Exponential Backoff And Jitter",
-    AWS Architecture Blog, 2015.
+    The ceiling of the n-th delay is `min(initial * multiplier**n, maximum)`. The delay is a random number
+    between `(1 - jitter)` times the ceiling and the ceiling, each with the same probability. With full
+    jitter, the default, processes that were refused at the same moment come back at different moments; see
+    "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
     Args:
-        initial: Ceiling of the first delay, in seconds. 4 ms is a few round trips on a local network.
-        maximum: Ceiling of every later delay, in seconds. 64 ms bounds what a lost wakeup can cost.
-        multiplier: Growth of the ceiling from one try to the next.
-        jitter: Share of the delay that is random, 0 (none) to 1 (full).
+        initial: Ceiling of the first delay, in seconds. The default, 4 ms, is a few round trips on a local
+            network.
+        maximum: Ceiling of every later delay, in seconds. The default, 64 ms, bounds the cost of a lost
+            wakeup.
+        multiplier: Growth of the ceiling from one try to the next. Default 2.
+        jitter: Share of the delay that is random, 0 (none) to 1 (all of it, the default).
 
     Raises:
         TypeError: An argument is not a number.

@@ -378,9 +378,9 @@ class Context:
             RuntimeError: It belongs to another event loop or process.
         """
         if self.closing:
-            raise SessionClosedError("the session is closed")
+            raise SessionClosedError("the session is closed: use a session that is open")
         if self.loop is not asyncio.get_running_loop():
-            raise RuntimeError("this session belongs to another event loop: make one Session a loop")
+            raise RuntimeError("this session belongs to another event loop: make one Session for each loop")
         if self.pid != current_pid():
             raise RuntimeError("this session belongs to the process that forked this one: make a new Session")
 

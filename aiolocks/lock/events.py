@@ -42,29 +42,30 @@ _HOOKS: Final = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockEvent:
-    """The event that a listener is told of.
+    """An event, as a listener gets it.
 
     Attributes:
-        kind: Kind of the lock, as `"lock"`.
-        name: Name of the lock. There may be very many: think before it becomes a label of a metric.
-        fencing_token: Of the lease; None while there is none yet, and for `on_abandoned`.
-        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout`, `on_deadlock` and `on_admitted`
-            how long it waited, for `on_refused` after how long it would be admitted, for `on_renewed` how
-            long it may be relied on, for `on_downgraded`, `on_shrunk`, `on_released`, `on_lost` and
-            `on_detached` how long it was held, for `on_stolen` how long the holder before had it, by the
-            server's clock; for `on_recalled` how long its session has had it on the server; for `on_combined`
-            how long the run of the batch took.
-        reason: The cause of the loss, for `on_lost`; the holder before, for `on_stolen`; the end of the wait,
-            for `on_waited`: `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`;
-            for `on_deadlock` all tasks that are part of it, with the locks that they hold and wait for; for
-            `on_combined`, `"failed"` if the run has raised.
-        was: Kind of the lock before, for `on_downgraded`; of the upgradable lease, for `on_upgraded`.
-        cached: For `on_acquired`: the lease came without a request, for its session had kept it.
-        interval: Lower and upper end of what the lease holds, as numbers; None but for the leases of a
+        kind: Kind of the lock, such as `"lock"`.
+        name: Name of the lock. There may be very many names: think before you make it a label of a metric.
+        fencing_token: Fencing token of the lease; None if there is none yet, and for `on_abandoned`.
+        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout`, `on_deadlock` and `on_admitted`:
+            how long it waited. For `on_refused`: after how long it would be admitted. For `on_renewed`: how
+            long it can be relied on. For `on_downgraded`, `on_shrunk`, `on_released`, `on_lost` and
+            `on_detached`: how long it was held. For `on_stolen`: how long the holder before had it, by the
+            server's clock. For `on_recalled`: how long its session has had it on the server. For
+            `on_combined`: how long the run of the batch took.
+        reason: For `on_lost`: the cause of the loss. For `on_stolen`: the holder before. For `on_waited`: how
+            the wait ended, `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`.
+            For `on_deadlock`: all tasks that are part of it, with the locks that they hold and wait for. For
+            `on_combined`: `"failed"` if the run has raised.
+        was: For `on_downgraded`: the kind of the lock before. For `on_upgraded`: the kind of the upgradable
+            lease.
+        cached: For `on_acquired`: the lease came without a request, because its session had kept it.
+        interval: Lower and upper end of what the lease holds, as numbers. None for leases of other kinds than
             `RangeLock`.
-        items: For `on_left` how many items were left with the `Combiner`, for `on_combined` how many its
-            batch had, for `on_dropped` how many were dropped.
-        pressure: For `on_left` how many items wait under the name now, or are being run.
+        items: For `on_left`: how many items were left with the `Combiner`. For `on_combined`: how many items
+            the batch had. For `on_dropped`: how many were dropped.
+        pressure: For `on_left`: how many items of the name wait now, or are being run.
     """
 
     kind: str

@@ -254,7 +254,7 @@ class _Guard:
             try:
                 thread.start()
             except RuntimeError as error:
-                log.warning("the guard is off, for it cannot start its thread: %s", error)
+                log.warning("the guard is off, because it cannot start its thread: %s", error)
 
     def _run(self) -> None:
         while True:

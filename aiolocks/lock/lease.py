@@ -57,11 +57,11 @@ if TYPE_CHECKING:
 
 
 class LeaseState(enum.Enum):
-    """The state of a lease, as far as it is known.
+    """The state of a lease, as far as the session knows.
 
-    `HELD`: it may be relied on. `UNKNOWN`: it may be relied on for the time that is left, but the last
-    renewal has not been answered. `LOST`: it can no longer be relied on. `RELEASED`: let go. `DETACHED`:
-    handed over by `detach()`.
+    `HELD`: the holder can rely on it. `UNKNOWN`: the last renewal was not answered; the holder can still rely
+    on it for the time that is left. `LOST`: the holder can no longer rely on it. `RELEASED`: it was released.
+    `DETACHED`: `detach()` has given it away.
     """
 
     HELD = "held"
@@ -174,7 +174,9 @@ class BodyScope:
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
-            raise RuntimeError("a lease is entered inside a task")
+            raise RuntimeError(
+                "a lease is entered inside a task: run this in a coroutine, as with asyncio.run()"
+            )
         self._loop = loop
         self.task = task
         self._cancels = cancels
@@ -346,7 +348,7 @@ class Handle:
             ):
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
-            raise ValueError("this is not a handle that detach() gave") from None
+            raise ValueError("this is not a handle that detach() gave: give that str, unchanged") from None
         if (handle.kind, handle.name) != (kind, name):
             raise ValueError(f"the handle is of {handle.kind} {handle.name!r}, not of {kind} {name!r}")
         return handle
@@ -680,7 +682,10 @@ class Possession:
         """Raises unless this is the process and the event loop of the holder."""
         self.ensure_this_process()
         if asyncio.get_running_loop() is not self.engine.loop:
-            raise RuntimeError(f"this lease of {self.label} {self.name!r} belongs to another event loop")
+            raise RuntimeError(
+                f"this lease of {self.label} {self.name!r} belongs to another event loop: use it there, or "
+                "hand it over with detach() and adopt()"
+            )
 
     def _why_not_held(self) -> str:
         if self.engine.pid != current_pid():
@@ -870,14 +875,15 @@ class Possession:
 
 
 class Lease(AsyncOnly):
-    """Possession of a lock; made by acquiring, never by hand.
+    """Possession of a lock. Acquiring a lock makes it.
 
-    It may be relied on until its local deadline: the time right before the request that the server confirmed
-    last, plus the ttl, less a drift of 1 % and 2 ms. While it is held it is renewed each third of its ttl.
+    The holder can rely on a lease until its local deadline. This is the time right before the last request
+    that the server has confirmed, plus the ttl, less a drift of 1 % and 2 ms. While the lease is held, it is
+    renewed after each third of its ttl.
 
-    `async with lease:` cancels the body when the lease is lost, or when the lock's `grace` begins, raises
-    `LockLostError` once the body has unwound, and releases on exit. The body's own exception, and a
-    cancellation from outside, always win; the loss is then a note on them.
+    `async with lease:` releases the lease on exit. When the lease is lost, or when the lock's `grace` begins,
+    it cancels the body, and raises `LockLostError` when the body has ended. If the body raises an exception,
+    or is cancelled from outside, this exception is not replaced; the loss is a note on it.
     """
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
@@ -898,7 +904,7 @@ class Lease(AsyncOnly):
 
     @property
     def kind(self) -> str:
-        """Kind of the lock, as `"lock"`."""
+        """Kind of the lock, such as `"lock"`."""
         return self._possession.kind
 
     @property
@@ -908,38 +914,38 @@ class Lease(AsyncOnly):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The user's metadata, the session's and the lock's, as acquired or as annotated since; read-only."""
+        """The metadata of the session and of the lock, or of the last `annotate`; read-only."""
         return MappingProxyType(dict(self._metadata))
 
     @property
     def token(self) -> str:
-        """The secret of this possession. A process that has it can release the lock: do not log it."""
+        """The secret of this lease. A process that has it can release the lock: do not log it."""
         return self._possession.claim.token
 
     @property
     def fencing_token(self) -> int:
-        """Larger than that of every earlier lease on this name; what a store checks to refuse a late holder.
+        """Larger than that of every earlier lease of this name, for a store that refuses late writes.
 
-        It is the server's time in microseconds, or one more than the last token if that is larger. So it also
-        rises after the server restarted empty or failed over, unless its clock is then behind the time of an
+        It is the server's time in microseconds, or the last token plus 1 if that is larger. So it also rises
+        after a restart without data or a failover, unless the server's clock is then behind the time of an
         earlier grant.
         """
         return self._possession.fencing_token
 
     @property
     def state(self) -> LeaseState:
-        """The state of the lease now; LOST as soon as its local deadline has passed."""
+        """The present state of the lease. It is `LOST` as soon as the local deadline has passed. No I/O."""
         return self._possession.state
 
     def remaining(self) -> float:
-        """Seconds that the holder may still rely on; 0.0 once lost or let go. No I/O."""
+        """Seconds for which the holder can rely on the lease; 0.0 once it is lost or released. No I/O."""
         return self._possession.remaining()
 
     def ensure_held(self) -> None:
-        """Returns if the lease may be relied on now. No I/O, so that it fits right before every write.
+        """Returns if the lease can be relied on now. No I/O, so call it right before every write.
 
         Raises:
-            LockLostError: It was lost, or let go.
+            LockLostError: The lease was lost or released.
         """
         self._possession.ensure_held()
 
@@ -947,7 +953,8 @@ class Lease(AsyncOnly):
         """Asks the server whether this lease holds the lock.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
         """
         self._possession.ensure_here()
@@ -956,18 +963,18 @@ class Lease(AsyncOnly):
         return await self._engine.ask(self._possession.claim.owned())
 
     async def extend(self, ttl: Seconds | None = None) -> None:
-        """Sets a new ttl from now on, which the renewals that follow keep.
+        """Sets a new ttl from now on. Later renewals keep it.
 
-        Until the answer is here, the lease counts on the shorter of its old time and the new one; so it does
-        after a cancellation or an error.
+        Until the answer arrives, the lease counts on the shorter of its old time and its new time. After a
+        cancellation or an error it does so, too, because the server may have set the ttl or not.
 
         Args:
-            ttl: Seconds from now, 50 ms to ten years, and no less than the lock's `at_least` and twice its
-                `grace`; None for the ttl that it has.
+            ttl: Seconds from now, 50 ms to ten years, at least the lock's `at_least`, and at least twice its
+                `grace`. None, the default: the present ttl.
 
         Raises:
             TypeError, ValueError: The ttl is wrong; before any I/O.
-            LockLostError: It is no longer ours.
+            LockLostError: The lease is no longer held.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
         """
         given = self.ttl if ttl is None else seconds("ttl", ttl, least=SHORTEST_TTL)
@@ -984,21 +991,22 @@ class Lease(AsyncOnly):
     async def annotate(self, metadata: Metadata) -> None:
         """Changes the metadata of the lease on the server, which `session.inspect()` and the CLI show.
 
-        The new metadata replace those of the lock and of an earlier annotation. The session's metadata and
-        the holder's host, pid and task stay. The end of the lease does not change. Renewals keep the
-        annotation, and `lock.adopt` replaces it by the metadata of the adopting lock.
+        The new metadata replace those of the lock and of an earlier `annotate`. The session's metadata stay,
+        and so do host, pid and task of the holder. The end of the lease does not change. Renewals keep the
+        new metadata; `lock.adopt` replaces them by the metadata of the adopting lock.
 
         Args:
-            metadata: JSON values, readable by everybody who can read the key.
+            metadata: JSON values. Every user that can read the key can read them.
 
         Raises:
             TypeError: It is not a mapping from str to JSON values.
-            ConfigurationError: With the session's, it has more bytes than the session's `largest_metadata`.
-            LockLostError: It is no longer ours.
+            ConfigurationError: Together with the session's metadata, it has more bytes than the session's
+                `largest_metadata`.
+            LockLostError: The lease is no longer held.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
-        After a cancellation or an error the server may have done it or not; the lease is held as before, and
-        asked again, it does what is left.
+        After a cancellation or an error, the server may have done it or not, and the lease is held as before.
+        A second call does what is left.
         """
         settings = self._engine.settings
         user = {**settings.metadata, **user_metadata(metadata)}
@@ -1007,16 +1015,16 @@ class Lease(AsyncOnly):
         self._metadata = user
 
     async def release(self) -> None:
-        """Lets go. Idempotent: once it was released, every further call does nothing.
+        """Releases the lease. After it was released, a further call does nothing.
 
-        A lock with an `at_least` that has not passed yet keeps the name until then; nobody holds it any more.
+        If the lock's `at_least` has not passed, the name stays taken until then, without a holder.
 
-        Waits for the server's confirmation, up to the lease's own deadline. A cancellation is delayed by at
-        most 1 s; after that the release goes on in the background.
+        It waits until the server confirms the release, up to the lease's own deadline. A cancellation is
+        delayed by at most 1 s; after that the release goes on in the background.
 
         Raises:
-            LockNotOwnedError: It was lost, or handed over by `detach`.
-            BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
+            LockNotOwnedError: The lease was lost, or `detach` has given it away.
+            BackendError: The release was not confirmed before the lease's deadline. The ttl frees the name.
         """
         self._possession.ensure_here()
         error = await self._possession.let_go(None)
@@ -1028,13 +1036,13 @@ class Lease(AsyncOnly):
         await self._possession.wait_lost()
 
     def detach(self) -> str:
-        """Stops the renewal of the lease, and gives a handle for `lock.adopt(handle)` to take it over.
+        """Stops the renewals of the lease, and returns a handle: `lock.adopt(handle)` takes the lease over.
 
-        The handle is as secret as the token. The scope that entered the lease leaves it alone from now on;
-        until it is adopted, in this process or another, the ttl runs.
+        The handle is as secret as the token. An `async with` that has entered the lease does not release it
+        any more. Until the lease is adopted, in this process or in another one, its ttl runs.
 
         Raises:
-            LockLostError: It was lost, or let go.
+            LockLostError: The lease was lost or released.
         """
         claim = self._possession.claim
         number = claim.given  # before others may use it
@@ -1049,7 +1057,9 @@ class Lease(AsyncOnly):
         """Enters the lease, and returns the task that has entered."""
         possession = self._possession
         if possession.scope is not None:
-            raise RuntimeError(f"this lease of {possession.label} {self.name!r} was entered before")
+            raise RuntimeError(
+                f"this lease of {possession.label} {self.name!r} was entered before: acquire the lock again"
+            )
         engine, term, watch = self._engine, possession.term, possession.watch
         over = term.moment(engine.now(), clocks.steady()) >= term.deadline
         if over or watch is None or engine.pid != current_pid():
@@ -1071,7 +1081,7 @@ class Lease(AsyncOnly):
     ) -> None:
         scope = self._possession.scope
         if scope is None:
-            raise RuntimeError("this lease was not entered")
+            raise RuntimeError("this lease was not entered: write `async with lease:`")
         if scope.left:
             label, name = self._possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)

@@ -42,10 +42,11 @@ class NameTemplate:
             into each other.
     """
 
-    __slots__ = ("_parts", "fields", "text")
+    __slots__ = ("_parts", "fields", "otherwise", "text")
 
     def __init__(self, text: str, *, otherwise: str) -> None:
         self.text = lock_name(text)
+        self.otherwise = otherwise
         self._parts: list[tuple[str, str | None]] = []  # text, and the field after it
         try:
             parsed = list(string.Formatter().parse(text))

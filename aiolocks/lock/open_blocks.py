@@ -13,21 +13,16 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Generic, NamedTuple, TypeVar, final
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from .notes import note
 
 T = TypeVar("T")
 
-_Block = tuple[int, CodeType]
-"""A frame by its id, which does not keep it alive. With its code: a frame that was entered in and has ended,
-as that of a stack, may have left its id to another one."""
-
-
-class _Entry(NamedTuple, Generic[T]):
-    number: int
-    block: _Block
-    entered: T
+_Entry: TypeAlias = "tuple[int, CodeType, int, T, _Entry[T] | None]"
+"""What a block has entered: the id of its frame, which does not keep the frame alive; the code of the frame,
+for one that has ended, as that of a stack, may have left its id to another one; the number of the entry; the
+object; and the entry of its task before it."""
 
 
 def _anything(_: object) -> bool:
@@ -41,29 +36,23 @@ class OpenBlocks(Generic[T]):
     Invariant: each block that is open has one entry, or its task is remembered as one whose entry was taken.
     """
 
-    __slots__ = ("_number", "_of", "_taken", "_task_of")
+    __slots__ = ("_last_of", "_number", "_taken")
 
     def __init__(self) -> None:
         self._number = 0
-        self._of: dict[asyncio.Task[Any], list[_Entry[T]]] = {}
-        self._task_of: dict[_Block, asyncio.Task[Any]] = {}
-        # By task: its block whose entry another exit has taken. Made when it is needed.
-        self._taken: weakref.WeakKeyDictionary[asyncio.Task[Any], _Block] | None = None
+        self._last_of: dict[asyncio.Task[Any], _Entry[T]] = {}
+        # By task: frame and code of its block whose entry another exit has taken. Made when it is needed.
+        self._taken: weakref.WeakKeyDictionary[asyncio.Task[Any], tuple[int, CodeType]] | None = None
 
     def __len__(self) -> int:
         """How many tasks are inside."""
-        return len(self._of)
+        return len(self._last_of)
 
     def add(self, task: asyncio.Task[Any], entered: T) -> None:
         """The block of the caller's caller has entered: to be called by `__aenter__` itself."""
         frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way
-        block = id(frame), frame.f_code
-        self._number += 1
-        entries = self._of.get(task)
-        if entries is None:
-            self._of[task] = entries = []
-        entries.append(_Entry(self._number, block, entered))
-        self._task_of[block] = task
+        self._number = number = self._number + 1
+        self._last_of[task] = id(frame), frame.f_code, number, entered, self._last_of.get(task)
 
     def take(
         self,
@@ -87,60 +76,82 @@ class OpenBlocks(Generic[T]):
                 ended.
         """
         frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `add`
-        block = id(frame), frame.f_code
         task = None if loop is None else asyncio.current_task(loop)
-        if task not in self._of:
+        last = None if task is None else self._last_of.get(task)
+        if task is not None and last is not None and last[1] is frame.f_code and last[0] == id(frame):
+            if last[4] is None:
+                del self._last_of[task]
+            else:
+                self._last_of[task] = last[4]
+            return last[3]
+        return self._take_other(task, (id(frame), frame.f_code), holds, alike)
+
+    def _take_other(
+        self,
+        task: asyncio.Task[Any] | None,
+        block: tuple[int, CodeType],
+        holds: Callable[[T], bool],
+        alike: Callable[[T], bool],
+    ) -> T | None:
+        """As `take`, where the last entry of the task is not that of the block."""
+        if task not in self._last_of:
             task = asyncio.current_task()
         if task is None:
             return self._clear_one(holds, alike)
-        own = self._of.get(task, ())
-        for entry in reversed(own):
-            if entry.block == block:
+        for entry in self._entries_of(task):
+            if entry[:2] == block:
                 return self._remove(task, entry)
         if self._forget_taken(task, block):
             return None
-        entered_by = self._task_of.get(block)
-        if entered_by is not None:
-            entries = reversed(self._of[entered_by])
-            return self._remove(entered_by, next(entry for entry in entries if entry.block == block))
-        if own:
-            return self._remove(task, own[-1])
-        if not self._of and self._forget_taken(task):
+        every = [(other, entry) for other in self._last_of for entry in self._entries_of(other)]
+        if same := [one for one in every if one[1][:2] == block]:
+            return self._remove(*max(same, key=lambda one: one[1][2]))
+        if task in self._last_of:
+            return self._remove(task, self._last_of[task])
+        if not self._last_of and self._forget_taken(task):
             return None
         return self._clear_one(holds, alike)
 
     def _clear_one(self, holds: Callable[[T], bool], alike: Callable[[T], bool]) -> T:
         """The one that must be meant, or any of those that are alike: first one whose task has ended."""
         here = asyncio.get_running_loop()  # a thread with another loop may have entered it as well
-        mine = [(task, entries) for task, entries in self._of.copy().items() if task.get_loop() is here]
-        every = [(task, entry) for task, entries in mine for entry in entries]
-        found = [one for one in every if holds(one[1].entered)] or every
-        if not found or (len(found) > 1 and not all(alike(entry.entered) for _, entry in found)):
+        mine = [task for task in self._last_of.copy() if task.get_loop() is here]
+        every = [(task, entry) for task in mine for entry in self._entries_of(task)]
+        found = [one for one in every if holds(one[1][3])] or every
+        if not found or (len(found) > 1 and not all(alike(entry[3]) for _, entry in found)):
             for task, entry in every:
                 if task.done():
                     self._remove(task, entry)
             raise LookupError
-        task, entry = max(found, key=lambda one: (one[0].done(), one[1].number))
+        task, entry = max(found, key=lambda one: (one[0].done(), one[1][2]))
         if len(found) == 1 and not task.done():
             # It may be inside. Where there are others like it, its exit takes one of these.
             if self._taken is None:
                 self._taken = weakref.WeakKeyDictionary()
-            self._taken[task] = entry.block
+            self._taken[task] = entry[:2]
         return self._remove(task, entry)
 
-    def _remove(self, task: asyncio.Task[Any], entry: _Entry[T]) -> T:
-        entries = self._of[task]
-        if len(entries) == 1 and self._task_of.get(entry.block) is task:
-            del self._of[task], self._task_of[entry.block]
-            return entry.entered
-        entries.remove(entry)
-        if not entries:
-            del self._of[task]
-        if self._task_of.get(entry.block) is task and all(other.block != entry.block for other in entries):
-            del self._task_of[entry.block]
-        return entry.entered
+    def _entries_of(self, task: asyncio.Task[Any]) -> list[_Entry[T]]:
+        """The last one first."""
+        found: list[_Entry[T]] = []
+        entry = self._last_of.get(task)
+        while entry is not None:
+            found.append(entry)
+            entry = entry[4]
+        return found
 
-    def _forget_taken(self, task: asyncio.Task[Any], block: _Block | None = None) -> bool:
+    def _remove(self, task: asyncio.Task[Any], gone: _Entry[T]) -> T:
+        left: _Entry[T] | None = None
+        for entry in reversed(self._entries_of(task)):
+            if entry[2] != gone[2]:
+                left = (*entry[:4], left)
+        if left is None:
+            del self._last_of[task]
+        else:
+            self._last_of[task] = left
+        return gone[3]
+
+    def _forget_taken(self, task: asyncio.Task[Any], block: tuple[int, CodeType] | None = None) -> bool:
         """Whether its entry was taken: that of this block, or of any."""
         taken = None if self._taken is None else self._taken.get(task)
         if self._taken is None or taken is None or block not in (taken, None):

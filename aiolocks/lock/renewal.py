@@ -730,7 +730,10 @@ class Watchdog:
         # May run in any thread: only the loop's own changes the session.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._abandon, watch)
-        what = f"a lease of {watch.label} {watch.name!r} was never released"
+        what = (
+            f"a lease of {watch.label} {watch.name!r} was never released: enter it with `async with`, or "
+            "call release()"
+        )
         warnings.warn(what, ResourceWarning, stacklevel=3)
 
     def _abandon(self, watch: Watch) -> None:

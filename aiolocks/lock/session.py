@@ -376,10 +376,10 @@ class Session(AsyncOnly):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends the session, as leaving its `async with` does. Idempotent.
+        """Closes the session, as the end of its `async with` does. A second call does nothing.
 
-        A body that does not end within 1 s keeps its lock until its ttl has passed; so does a lease that was
-        never entered, because the session cannot know whether its holder has stopped.
+        A body that does not end within 1 s keeps its lock until its ttl has passed. A lease that was never
+        entered does so, too, because the session cannot know whether its holder has stopped.
         """
         mixed_prefixes.closed(self)
         engine = self._engine
@@ -399,7 +399,7 @@ class Session(AsyncOnly):
                         await client.aclose()
 
     def statistics(self) -> SessionStatistics:
-        """Counts: the leases and waiters of this session now, and its work so far. No I/O."""
+        """Counts: the leases and waiters of this session now, and its work since it was made. No I/O."""
         engines = self._joint.led + ([] if self._engine is None else [self._engine])
         counts = [engine.statistics() for engine in engines]
         return self._events.counters.snapshot(
@@ -412,24 +412,24 @@ class Session(AsyncOnly):
     # -- for operators
 
     async def healthy(self, *, within: Seconds = 5.0) -> bool:
-        """Whether this event loop and the server get an answer through in time: for a health probe.
+        """Whether this event loop and the server answer in time: for a health probe.
 
-        It asks the server for next to nothing, over the session's own connection, as each renewal does. True
-        says that the loop runs, that it is not busy for longer than `within`, and that the server serves this
-        session. It never raises because of the server, and never takes longer than `within`, unless the loop
-        does not run: then no probe is answered at all, which is what a time-out of the prober is for.
+        It sends the server a very small request over the session's own connection, as each renewal does. True
+        means that the loop runs, that it is not busy for longer than `within`, and that the server serves
+        this session. It never raises because of the server, and never takes longer than `within`, unless the
+        loop does not run. Then the probe gets no answer at all, and fails by its own time-out.
 
-        A process whose server is away is not fixed by a restart: "Run in Kubernetes" on the page "Deploy"
+        A restart of the process does not help if the server is away: "Run in Kubernetes" on the page "Deploy"
         says for which probe this is.
 
         Args:
-            within: Seconds that the answer may take.
+            within: Seconds that the answer may take. Default 5 s.
 
         Returns:
             False if there was no answer in time, or the server refused, or the session is closed.
 
         Raises:
-            TypeError, ValueError: `within` is not as it should be.
+            TypeError, ValueError: `within` is wrong.
             RuntimeError: The session belongs to another event loop or process.
 
         Cancelled, it changes nothing.
@@ -465,20 +465,19 @@ class Session(AsyncOnly):
         return await _operators().inspect(self._usable_engine(), pattern)
 
     async def deadlocks(self) -> list[Deadlock]:
-        """Tasks of all processes that wait for each other, and would wait for ever.
+        """Finds tasks of all processes that wait for each other, and would wait for ever.
 
-        Found among the waits of at least 0.4 s, of tasks that have entered a lease which does not end by
-        itself (renewed, without `max_hold`), for all kinds of locks of this prefix and server but `Redlock`;
-        also if the waits have a time-out. Each was found twice, with each session confirming in between that
-        its task still waits: where there is a suspicion, this takes 0.6 to 1.6 s. Waits of versions of
-        aiolocks that do not publish them are not known. Where more than 1000 sessions have such waits, 1000
-        of them are read.
+        It looks at waits of at least 0.4 s, also those with a time-out, of tasks that have entered a lease
+        which does not end by itself (renewed, without `max_hold`). It knows all kinds of locks of this prefix
+        and server except `Redlock`. A suspected deadlock is checked a second time, and in between each
+        session confirms that its task still waits; this takes 0.6 to 1.6 s. Waits of aiolocks versions that
+        do not publish them are unknown. If more than 1000 sessions have such waits, 1000 of them are read.
 
         Returns:
             Each deadlock once; empty if there is none.
 
         Raises:
-            BackendError: Refused (it needs the permissions that `inspect` needs, but for SCAN), or no answer
+            BackendError: Refused (it needs the permissions that `inspect` needs, except SCAN), or no answer
                 within `command_timeout`, which counts for each of its requests.
 
         Cancelled, it changes nothing.
@@ -573,7 +572,7 @@ class Session(AsyncOnly):
 
     def _usable_engine(self) -> Context:
         if self._closed_unused:
-            raise SessionClosedError("the session is closed")
+            raise SessionClosedError("the session is closed: use a session that is open")
         if self._own is not None and (engine := self._engine) and engine.left_behind and not engine.closing:
             self._own.forget()  # nothing of it can be closed any more
             self._begin_anew()

@@ -15,12 +15,12 @@ BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """How often something took how long.
+    """Counts of durations, by buckets.
 
     Attributes:
         bounds: Upper bound of each bucket but the last, in seconds, inclusive.
-        counts: How many fell into each bucket; one more than `bounds`.
-        total: Sum of all, in seconds.
+        counts: How many durations are in each bucket; one more than `bounds`.
+        total: Sum of all durations, in seconds.
     """
 
     bounds: tuple[float, ...]
@@ -38,18 +38,18 @@ class SessionStatistics:
     """Counts: the leases and waiters of a session now, and its work since it was made.
 
     Attributes:
-        leases_held: Number of leases that are held now (HELD or UNKNOWN).
+        leases_held: Number of leases that are held now (`HELD` or `UNKNOWN`).
         waiters: Number of tasks that wait for an acquisition now.
         acquisitions: Number of leases granted.
-        timeouts: Number of acquisitions given up because their `blocking_timeout` passed.
+        timeouts: Number of acquisitions that ended because their `blocking_timeout` passed.
         losses: Number of leases lost.
         commands_sent: Number of requests sent to the server, without those that set up a connection.
-        wakeups: How often a waiter was woken to try, by what: `local` (a holder in this session let go),
-            `tracking` or `keyspace` (the server told), `poll` (it had slept long enough).
+        wakeups: How often a waiter was woken to try, by cause: `local` (a holder in this session has
+            released), `tracking` or `keyspace` (a push of the server), `poll` (its sleep was over).
         wait_seconds: How long the granted acquisitions waited.
-        hold_seconds: How long the leases that ended were held.
-        cached: Number of leases that the session keeps now though nobody uses them (`Lock(..., cache=...)`).
-        cache_hits: Number of leases granted so, without a request; part of `acquisitions`.
+        hold_seconds: How long the ended leases were held.
+        cached: Number of leases that the session keeps now without a user (`Lock(..., cache=...)`).
+        cache_hits: Number of leases granted from these, without a request; they are part of `acquisitions`.
         recalls: Number of times that another session asked for such a lease.
     """
 

@@ -1,4 +1,4 @@
-"""Locks for threads: scripts, Celery, RQ, Django and all other programs that have no event loop.
+"""Locks for threads: for scripts, Celery, RQ, Django and other programs without an event loop.
 
 ```python
 from aiolocks.sync import Session

@@ -62,13 +62,13 @@ class Link:
         self.session()
         thread = self._thread
         if self._closed:
-            raise SessionClosedError("the session is closed")
+            raise SessionClosedError("the session is closed: use a session that is open")
         if thread is None or thread.stopping:
             refuse_green_threads()
             thread = self._thread = loopthread.current(self)
             if self.closed:  # meanwhile, by another thread
                 loopthread.leave(thread, self)
-                raise SessionClosedError("the session is closed")
+                raise SessionClosedError("the session is closed: use a session that is open")
         return thread
 
     def ask(self, work: Callable[[], Awaitable[T]]) -> T:

@@ -1,4 +1,4 @@
-"""Locks and leases for threads, of whichever kind: each has the asynchronous one in it."""
+"""Locks and leases for threads. Each has the asynchronous lock or lease in it."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ AsyncLockT = TypeVar("AsyncLockT", bound=Acquirable[Any])
 
 
 class Lease(SyncOnly):
-    """Possession of a lock, for threads; made by acquiring, never by hand.
+    """Possession of a lock, for threads. Acquiring a lock makes it.
 
-    The event loop of aiolocks renews it while the thread works. It may be relied on until its local deadline,
-    as `aiolocks.Lease`. No thread can be cancelled: after a loss the body runs on, until it calls
-    `ensure_held()` or ends.
+    The event loop of aiolocks renews the lease while the thread works. As with `aiolocks.Lease`, the thread
+    can rely on it until its local deadline. A thread cannot be cancelled: after a loss the body runs on,
+    until it calls `ensure_held()` or ends.
 
-    `with lease:` releases it at the end of the body, and raises `LockLostError` there if it was lost. An
-    exception of the body always wins; the loss is then a note on it.
+    `with lease:` releases the lease at the end of the body, and raises `LockLostError` there if it was lost.
+    If the body raises, its exception is not replaced; the loss is a note on it.
 
-    Any thread may use it and release it. One that nobody refers to any more is released. In a fork of its
-    process, all that it has raises `LockNotOwnedError` or `LockLostError`.
+    Any thread can use the lease and release it. If no variable refers to it any more, it is released, with a
+    `ResourceWarning`. In a fork of the process, its methods raise `LockNotOwnedError` or `LockLostError`.
     """
 
     _elsewhere = "acquire the lock there"
@@ -104,33 +104,33 @@ class Lease(SyncOnly):
 
     @property
     def ttl(self) -> float:
-        """Seconds that it lasts without a renewal."""
+        """Seconds that the lease lasts without a renewal; `extend` may change it."""
         return self._lease.ttl
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Metadata that stand beside it."""
+        """The metadata of the session and of the lock; read-only."""
         return self._lease.metadata
 
     @property
     def fencing_token(self) -> int:
-        """Larger than that of every earlier lease of this name: for a store that compares."""
+        """Larger than that of every earlier lease of this name, for a store that refuses late writes."""
         return self._lease.fencing_token
 
     @property
     def state(self) -> LeaseState:
-        """`HELD`, `UNKNOWN`, `LOST` or `RELEASED`. No I/O."""
+        """`HELD`, `UNKNOWN`, `LOST` or `RELEASED`; see `aiolocks.LeaseState`. No I/O."""
         return self._lease.state
 
     def remaining(self) -> float:
-        """Seconds that the holder may still rely on; 0.0 once lost or let go. No I/O."""
+        """Seconds for which the holder can rely on the lease; 0.0 once it is lost or released. No I/O."""
         return self._lease.remaining()
 
     def ensure_held(self) -> None:
-        """Returns if the lease may be relied on now. No I/O, so that it fits right before every write.
+        """Returns if the lease can be relied on now. No I/O, so call it right before every write.
 
         Raises:
-            LockLostError: It was lost, or let go, or belongs to the process that forked this one.
+            LockLostError: The lease was lost or released, or belongs to the process that forked this one.
         """
         self._lease.ensure_held()
 
@@ -140,38 +140,42 @@ class Lease(SyncOnly):
         """Asks the server whether this lease holds the lock.
 
         Raises:
-            LockNotOwnedError: It belongs to the process that forked this one.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            LockNotOwnedError: The lease belongs to the process that forked this one.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
+            RuntimeError: An event loop runs in this thread.
         """
         return self._ask(self._lease.owned, undo=_nothing)
 
     def extend(self, ttl: Seconds | None = None) -> None:
-        """Sets a new ttl from now on, which the renewals that follow keep.
+        """Sets a new ttl from now on. Later renewals keep it.
 
         Args:
-            ttl: Seconds from now, 50 ms to ten years, and no less than the lock's `at_least`; None for the
-                ttl that it has.
+            ttl: Seconds from now, 50 ms to ten years, and at least the lock's `at_least`. None: the present
+                ttl.
 
         Raises:
-            TypeError, ValueError: The ttl is wrong.
-            LockLostError: It is no longer ours.
-            LockNotOwnedError: It belongs to the process that forked this one.
+            TypeError, ValueError: The ttl is wrong; before any I/O.
+            LockLostError: The lease is no longer held.
+            LockNotOwnedError: The lease belongs to the process that forked this one.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
+            RuntimeError: An event loop runs in this thread.
 
-        After an exception that interrupts it, the server may have done it or not.
+        If an exception interrupts it, the server may have set the ttl or not.
         """
         self._ask(lambda: self._lease.extend(ttl), undo=_nothing)
 
     def release(self) -> None:
-        """Lets go. Idempotent: once it was released, every further call does nothing.
+        """Releases the lease. After it was released, a further call does nothing.
 
-        Waits for the server's confirmation, up to the lease's own deadline. An exception that interrupts the
-        wait is held up for at most 1 s; the release goes on by itself after it.
+        It waits until the server confirms the release, up to the lease's own deadline. If an exception
+        interrupts the wait, it is delayed by at most 1 s; after that the release goes on in the background.
 
         Raises:
-            LockNotOwnedError: It was lost, or belongs to the process that forked this one.
-            BackendError: Not confirmed by the lease's deadline; the ttl frees the name.
+            LockNotOwnedError: The lease was lost, or belongs to the process that forked this one.
+            BackendError: The release was not confirmed before the lease's deadline. The ttl frees the name.
+            RuntimeError: An event loop runs in this thread.
         """
         self._ask(self._release)
 
@@ -237,7 +241,7 @@ class Lease(SyncOnly):
     def __enter__(self) -> Self:
         self._lease.ensure_held()
         if self._inside:
-            raise RuntimeError(f"{self!r} was entered before")
+            raise RuntimeError(f"{self!r} was entered before: acquire the lock again")
         self._inside = True
         return self
 
@@ -272,7 +276,12 @@ class Lease(SyncOnly):
         if thread.of_parent:
             keep(lease)
         elif thread.tell(lambda: thread.begin(_forsaken(lease, watch, entered=entered))):
-            warnings.warn(f"{self!r} was never released", ResourceWarning, stacklevel=1, source=self)
+            warnings.warn(
+                f"{self!r} was never released: enter it with `with`, or call release()",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
 
     def __repr__(self) -> str:
         return f"<sync {repr(self._lease)[1:]}"
@@ -318,66 +327,67 @@ def _call(on_lost: OnLost, error: LockLostError) -> None:
     try:
         on_lost(error)
     except Exception:
-        log.exception("on_lost of a lock has failed, which was called because: %s", error)
+        log.exception("on_lost of a lock has failed; it was called because: %s", error)
 
 
 @final
 class ReentrantLease(Lease):
-    """One of the leases that a thread has on a reentrant lock."""
+    """A lease of a thread on a reentrant lock. The thread may have several."""
 
     __slots__ = ()
 
     @property
     def depth(self) -> int:
-        """How many leases the owner had with this one, when it was acquired: 1 for the outermost."""
+        """How many leases the owner had when this one was acquired, with this one: 1 for the outermost."""
         return cast("AsyncReentrantLease", self._lease).depth
 
 
 class WriterLease(Lease):
-    """The lease of a writer."""
+    """The lease of a writer, which can become that of a reader."""
 
     __slots__ = ()
 
     def downgrade(self) -> None:
-        """Becomes a reader, in place: at no moment can another writer come between.
+        """Turns the writer into a reader, in one step. No other writer can enter in between.
 
-        Readers that wait may enter at once. The fencing token stays. `kind` is that of a reader from then on.
+        Waiting readers may then enter at once. The fencing token stays. From then on, `kind` is that of a
+        reader.
 
         Raises:
-            RuntimeError: It is an upgrade, whose end leaves the upgradable lease; or a reader already.
-            LockLostError: It is no longer ours.
-            LockNotOwnedError: It belongs to the process that forked this one.
+            RuntimeError: The lease is an upgrade: leave it to get the upgradable lease back. Or it is a
+                reader already, or an event loop runs in this thread.
+            LockLostError: The lease is no longer held.
+            LockNotOwnedError: The lease belongs to the process that forked this one.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
-        After an exception that interrupts it, the server may have done it or not; asked again, it does what
-        is left.
+        If an exception interrupts it, the server may have done it or not. A second call does what is left.
         """
         self._ask(cast("AsyncWriterLease", self._lease).downgrade, undo=_nothing)
 
 
 @final
 class UpgradableLease(Lease):
-    """The lease of the one upgradable holder beside readers."""
+    """The lease of the one upgradable holder, beside readers. It can become a writer for a while."""
 
     __slots__ = ()
 
     def upgrade(
         self, *positional: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **unknown: Never
     ) -> WriterLease:
-        """A writer for a while: waits until the readers inside have left, keeps out new ones, excludes all.
+        """Becomes a writer for a while: it waits until the present readers leave, and keeps new ones out.
 
-        `with lease.upgrade() as writer:` turns it into a writer, and back again at the end. See
+        `with lease.upgrade() as writer:` makes it a writer, and an upgradable holder again at the end. See
         `aiolocks.UpgradableLease.upgrade`.
 
         Args:
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
 
         Raises:
-            LockLostError: The upgradable lease is no longer ours.
-            LockTimeoutError: Not acquired within `blocking_timeout`; the upgradable lease is held as before.
-            DeadlockError, BackendError, SessionClosedError: As `acquire` does.
+            LockLostError: The upgradable lease is no longer held.
+            LockTimeoutError: Not acquired within `blocking_timeout`. The upgradable lease is held as before.
+            DeadlockError, BackendError, SessionClosedError, RuntimeError: As `Lock.acquire`.
 
-        After an exception that interrupts it no writer stays; the upgradable lease is held as before.
+        If an exception interrupts it, no writer stays, and the upgradable lease is held as before.
         """
         reject_unknown("upgrade()", unknown, positional=positional)
         lease = cast("AsyncUpgradableLease", self._lease)
@@ -385,42 +395,42 @@ class UpgradableLease(Lease):
 
 
 class RangeLease(Lease):
-    """A lease on an interval."""
+    """A lease of an interval."""
 
     __slots__ = ()
 
     def shrink(self, lo: Bound, hi: Bound) -> None:
-        """Keeps that part of the interval, and gives back the rest without letting go of this.
+        """Keeps a part of the interval, and frees the rest. The part stays held all the time.
 
-        It never grows. Leave an upgrade of a part before you give that part back.
+        The interval can only become smaller. If a part of it is upgraded, leave the upgrade before you free
+        that part.
 
         Args:
-            lo: Lower end, not below that of before.
-            hi: Upper end, not above that of before.
+            lo: New lower end, not below the present one.
+            hi: New upper end, not above the present one.
 
         Raises:
-            ValueError: It is not part of what is held.
-            RuntimeError: Some of the part to give back is upgraded.
-            LockLostError: It is no longer ours.
-            LockNotOwnedError: It belongs to the process that forked this one.
+            ValueError: The new interval is not a part of the present one.
+            RuntimeError: A part that would be freed is upgraded, or an event loop runs in this thread.
+            LockLostError: The lease is no longer held.
+            LockNotOwnedError: The lease belongs to the process that forked this one.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`.
 
-        After an exception that interrupts it, the server may have done it or not; asked again, it does what
-        is left.
+        If an exception interrupts it, the server may have done it or not. A second call does what is left.
         """
         self._ask(lambda: cast("AsyncRangeLease", self._lease).shrink(lo, hi), undo=_nothing)
 
 
 @final
 class RangeWriterLease(RangeLease, WriterLease):
-    """The lease of a writer on an interval."""
+    """The lease of a writer of an interval."""
 
     __slots__ = ()
 
 
 @final
 class RangeUpgradableLease(RangeLease):
-    """The lease of the one upgradable holder of an interval beside its readers."""
+    """The lease of the one upgradable holder of an interval, beside its readers."""
 
     __slots__ = ()
 
@@ -432,20 +442,20 @@ class RangeUpgradableLease(RangeLease):
         blocking_timeout: Seconds | None = AS_CONFIGURED,
         **unknown: Never,
     ) -> RangeWriterLease:
-        """A writer for a while, on a part of the interval or on all of it; see `UpgradableLease.upgrade`.
+        """Becomes a writer of a part of the interval, or of all of it; see `UpgradableLease.upgrade`.
 
         Args:
-            lo: Lower end of the part; None for that of the interval.
-            hi: Upper end of the part; None for that of the interval.
+            lo: Lower end of the part. Default None: the lower end of the interval.
+            hi: Upper end of the part. Default None: the upper end of the interval.
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the lock's own.
 
         Raises:
-            ValueError: It is not part of what is held.
-            LockLostError: The upgradable lease is no longer ours.
-            LockTimeoutError: Not acquired within `blocking_timeout`; the upgradable lease is held as before.
-            DeadlockError, BackendError, SessionClosedError: As `acquire` does.
+            ValueError: The part is not within the interval.
+            LockLostError: The upgradable lease is no longer held.
+            LockTimeoutError: Not acquired within `blocking_timeout`. The upgradable lease is held as before.
+            DeadlockError, BackendError, SessionClosedError, RuntimeError: As `Lock.acquire`.
 
-        After an exception that interrupts it no writer stays; the upgradable lease is held as before.
+        If an exception interrupts it, no writer stays, and the upgradable lease is held as before.
         """
         reject_unknown("upgrade()", unknown, positional=positional)
         lease = cast("AsyncRangeUpgradableLease", self._lease)
@@ -471,9 +481,9 @@ _ELSEWHERE: Final = "threads can share it; in another process, make one of the s
 
 
 class Lock(SyncOnly, Generic[LeaseT]):
-    """A description of something that can be held, for threads; a method of `Session` makes it.
+    """A lock for threads. A method of `Session` makes it.
 
-    Cheap, immutable, shareable by any number of threads, and of use in a forked process too.
+    It is a description: cheap and immutable. Any number of threads can share it, also in a forked process.
 
     ```python
     with locks.lock("order:17") as lease:  # for the length of a block
@@ -487,7 +497,7 @@ class Lock(SyncOnly, Generic[LeaseT]):
     lease = locks.lock("order:17").acquire()  # until lease.release()
     ```
 
-    Each of them waits for as long as the lock's `blocking_timeout` allows, and raises what `acquire` raises.
+    Each of these waits up to the lock's `blocking_timeout`, and raises what `acquire` raises.
     """
 
     _elsewhere = _ELSEWHERE
@@ -549,9 +559,9 @@ class Lock(SyncOnly, Generic[LeaseT]):
     def acquire(
         self, *positional: Never, blocking_timeout: Seconds | None = AS_CONFIGURED, **unknown: Never
     ) -> LeaseT:
-        """Acquires, waiting for as long as `blocking_timeout` allows.
+        """Acquires the lock, and waits up to `blocking_timeout` for it.
 
-        `with lock.acquire(blocking_timeout=2) as lease:` releases it at the end; otherwise release it
+        `with lock.acquire(blocking_timeout=2) as lease:` releases the lease at the end. Otherwise release it
         yourself.
 
         Args:
@@ -560,37 +570,39 @@ class Lock(SyncOnly, Generic[LeaseT]):
         Raises:
             TypeError, ValueError: An argument is wrong.
             LockTimeoutError: Not acquired within `blocking_timeout`; it names the holders.
-            DeadlockError: There is no `blocking_timeout`, and this very thread is inside a `with` of what is
-                in the way, for as long as it waits.
-            BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout`, or for
-                `ttl` seconds where there is none. A single try fails at once if Redis cannot be reached.
+            DeadlockError: There is no `blocking_timeout`, and this thread itself is in a `with` that holds
+                what it would wait for.
+            BackendError: Redis refused for good, or gave no answer at all: within `blocking_timeout` or,
+                without one, for `ttl` seconds. A single try fails at once if Redis cannot be reached.
             SessionClosedError: The session is closed, or was closed meanwhile.
             RuntimeError: An event loop runs in this thread.
 
         An exception that interrupts the wait, such as a `KeyboardInterrupt` or the time limit of a worker, is
-        held up for at most 1 s; nothing stays held, and the next waiter goes on.
+        delayed by at most 1 s. Nothing stays held, and the next waiter goes on.
         """
         reject_unknown("acquire()", unknown, positional=positional)
         return self._acquired(lambda lock: lock.acquire(blocking_timeout=blocking_timeout))
 
     def try_acquire(self, *positional: Never, **unknown: Never) -> LeaseT | None:
-        """Acquires at once or not at all: the lease, or None when it is held elsewhere. Never queues.
+        """Acquires the lock at once, or returns None if another holder has it. It never waits in the queue.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
             RuntimeError: An event loop runs in this thread.
 
-        After an exception that interrupts it, nothing stays held.
+        If an exception interrupts it, nothing stays held.
         """
         reject_unknown("try_acquire()", unknown, positional=positional)
         return self._tried(lambda lock: lock.try_acquire())
 
     def locked(self) -> bool:
-        """Whether a try now would be refused, as the server says.
+        """Asks the server whether a try now would be refused.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
             RuntimeError: An event loop runs in this thread.
         """
@@ -678,11 +690,12 @@ class Lock(SyncOnly, Generic[LeaseT]):
         decorators of `aiolocks.Lock`.
 
         Raises:
-            TypeError: It is no function, or a coroutine function, or a generator; or a field is none of its
-                parameters, or these are hidden by a decorator without `functools.wraps`. From a call: the
-                value of a field has no text that is the same in every process.
-            ValueError: The template is not as it should be. From a call: its name is empty or too long, or an
-                argument equals nothing, as `nan`.
+            TypeError: It is not a function, or is a coroutine function or a generator; or the name has a
+                field that is not one of its parameters; or another decorator without `functools.wraps` hides
+                the parameters. From a call: the value of a field has no text that is the same in every
+                process.
+            ValueError: The template is wrong. From a call: its name is empty or too long, or an argument is
+                not equal to itself, such as `nan`.
         """
         if function is _NO_FUNCTION:
             raise TypeError(f"use `with lock:` or `@lock`: {self!r} is not called")
@@ -781,7 +794,7 @@ class Semaphore(Lock[Lease]):
 
     @property
     def value(self) -> int:
-        """How many permits there are, as it was made; `resize` does not change this."""
+        """The number of permits that was given when this object was made; `resize` does not change it."""
         return cast("AsyncSemaphore", self._lock).value
 
     def acquire(
@@ -791,46 +804,47 @@ class Semaphore(Lock[Lease]):
         blocking_timeout: Seconds | None = AS_CONFIGURED,
         **unknown: Never,
     ) -> Lease:
-        """Acquires `n` permits as one lease, waiting for as long as `blocking_timeout` allows.
+        """Acquires `n` permits as one lease, and waits up to `blocking_timeout` for them.
 
         Args:
-            n: How many permits, all at once or none: up to `value`, or up to what `resize` has set.
+            n: How many permits, all at once or none: up to `value`, or up to the number that `resize` has
+                set. Default 1.
             blocking_timeout: Seconds to wait; 0 for a single try; None for ever. Default: the semaphore's
                 own.
 
         Raises:
-            ValueError: `n` is more than `value`, and so could never be acquired.
-            ConfigurationError: Somebody holds it or waits with another `value`.
+            ValueError: `n` is more than `value`, so it could never be acquired.
+            ConfigurationError: A task holds permits or waits for them with another `value`.
             LockTimeoutError, DeadlockError, BackendError, SessionClosedError, RuntimeError: As
                 `Lock.acquire`.
 
-        After an exception that interrupts the wait nothing stays held, and the next waiter goes on.
+        If an exception interrupts the wait, nothing stays held, and the next waiter goes on.
         """
         reject_unknown("acquire()", unknown, positional=positional)
         return self._acquired(lambda lock: lock.acquire(n, blocking_timeout=blocking_timeout))
 
     def try_acquire(self, n: int = 1, *positional: Never, **unknown: Never) -> Lease | None:
-        """Acquires `n` permits at once or not at all: the lease, or None. Never queues.
+        """Acquires `n` permits at once, or returns None. It never waits in the queue.
 
         Args:
-            n: How many permits, all at once or none.
+            n: How many permits, all at once or none. Default 1.
 
         Raises:
-            ConfigurationError: It is in use with another `value`; or `n` is more than `value` and more than
-                `resize` has set. Also a `ValueError`.
+            ConfigurationError: Tasks use it with another `value`. Or `n` is more than `value` and more than
+                `resize` has set; this error is also a `ValueError`.
             BackendError, SessionClosedError, RuntimeError: As `Lock.try_acquire`.
 
-        After an exception that interrupts it, nothing stays held.
+        If an exception interrupts it, nothing stays held.
         """
         reject_unknown("try_acquire()", unknown, positional=positional)
         return self._tried(lambda lock: lock.try_acquire(n))
 
     def available(self) -> int:
-        """How many permits could be acquired now, as the server says; 0 of a fair one while anybody waits.
+        """Asks the server how many permits could be acquired now; 0 if it is fair and a task waits.
 
         Raises:
-            ConfigurationError: Somebody holds it or waits with another `value`.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            ConfigurationError: A task holds permits or waits for them with another `value`.
+            BackendError, SessionClosedError, RuntimeError: As `Lock.locked`.
         """
         free: int = self._asked(lambda lock: lock.available())
         return free
@@ -839,18 +853,20 @@ class Semaphore(Lock[Lease]):
         """Sets how many permits there are, for all users of the name, and wakes waiters that may enter now.
 
         Args:
-            value: How many, 0 to 2**31. With 0 nobody gets in.
+            value: How many, 0 to 2**31. With 0, no task can enter.
 
         Raises:
-            ConfigurationError: Somebody holds it or waits with another `value`.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            ConfigurationError: A task holds permits or waits for them with another `value`.
+            BackendError, SessionClosedError, RuntimeError: As `Lock.locked`.
+
+        If an exception interrupts it, the server may have done it or not. A second call does no harm.
         """
         self._asked(lambda lock: lock.resize(value))
 
 
 @final
 class Limits(Lock[Lease]):
-    """A permit of each of several keys, or none, for threads; see `aiolocks.Limits`."""
+    """One permit of each of several keys, or none, for threads; see `aiolocks.Limits`."""
 
     __slots__ = ()
 
@@ -860,10 +876,10 @@ class Limits(Lock[Lease]):
         return cast("AsyncLimits", self._lock).keys
 
     def in_use(self) -> dict[str, int]:
-        """How many permits of each of these keys are out, as the server says.
+        """Asks the server how many permits of each of these keys are held.
 
         Raises:
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError, SessionClosedError, RuntimeError: As `Lock.locked`.
         """
         return self._asked(lambda lock: lock.in_use())
 
@@ -890,17 +906,17 @@ class RWLock(SyncOnly):
 
     @property
     def reader(self) -> Lock[Lease]:
-        """Shared with other readers and with the upgradable holder."""
+        """The lock of a reader. Readers share it with each other and with the upgradable holder."""
         return self._reader
 
     @property
     def upgradable(self) -> Lock[UpgradableLease]:
-        """Beside readers, one at a time; its lease has `upgrade()`."""
+        """The lock of the one upgradable holder, beside readers. Its lease has `upgrade()`."""
         return self._upgradable
 
     @property
     def writer(self) -> Lock[WriterLease]:
-        """Alone; its lease has `downgrade()`."""
+        """The lock of a writer, which excludes all others. Its lease has `downgrade()`."""
         return self._writer
 
     def __repr__(self) -> str:
@@ -930,11 +946,11 @@ class RangeLock(SyncOnly):
         return self._lock.name
 
     def reader(self, lo: Bound, hi: Bound) -> Lock[RangeLease]:
-        """Shared with other readers of what overlaps, and with its upgradable holders."""
+        """The lock of a reader. It shares the interval with other readers and with upgradable holders."""
         return Lock(self._link, lambda inner: self._make(inner).reader(lo, hi), RangeLease, self._on_lost)
 
     def upgradable(self, lo: Bound, hi: Bound) -> Lock[RangeUpgradableLease]:
-        """Beside readers, one where intervals overlap; its lease has `upgrade()`."""
+        """The lock of an upgradable holder: one at a time, beside readers. Its lease has `upgrade()`."""
         return Lock(
             self._link,
             lambda inner: self._make(inner).upgradable(lo, hi),
@@ -943,7 +959,7 @@ class RangeLock(SyncOnly):
         )
 
     def writer(self, lo: Bound, hi: Bound) -> Lock[RangeWriterLease]:
-        """Alone on the interval; its lease has `downgrade()`."""
+        """The lock of a writer, which excludes all others from the interval. Its lease has `downgrade()`."""
         return Lock(
             self._link, lambda inner: self._make(inner).writer(lo, hi), RangeWriterLease, self._on_lost
         )

@@ -151,7 +151,7 @@ class Errand(Generic[T]):
             if result is not None and self._undo is not None:
                 await self._undo(result)
         except Exception as error:  # noqa: BLE001 - nobody waits for it any more
-            log.warning("what a thread has given up could not be let go of: %s", error)
+            log.warning("what a thread has given up could not be released; its ttl frees it: %s", error)
         finally:
             self._over.release()
 

@@ -1,4 +1,4 @@
-"""A session for threads: it makes the locks, and has the event loop of aiolocks do their work."""
+"""A session for threads. It makes the locks; the event loop of aiolocks does their work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MEANT: Final = {
 
 @final
 class Session(SyncOnly):
-    """The state that all locks of a program of threads share: for scripts, Celery, RQ, Django and the like.
+    """The state that all locks of a program with threads share: for scripts, Celery, RQ, Django and the like.
 
     ```python
     locks = Session.from_url("redis://localhost:6379", prefix="shop")  # at import: there is no I/O
@@ -52,18 +52,22 @@ class Session(SyncOnly):
         lease.ensure_held()  # right before what must not be done twice
     ```
 
-    It excludes the locks of an `aiolocks.Session` of the same server and prefix, and of other processes. One
-    event loop in a thread of its own does the work of all sessions of the process: it begins with the first
-    use, renews the leases while the threads work, and ends with the last session that is closed, or with the
-    program. Any number of threads may use the session.
+    Its locks, and those of an `aiolocks.Session` with the same server and prefix, exclude each other, also
+    between processes. One event loop in a thread of its own does the work of all sessions of the process. It
+    starts at the first use, renews the leases while the threads work, and ends when the last session is
+    closed or the program ends. Any number of threads can use the session.
 
-    A forked process connects anew when it uses the session, and has no part in the leases of its parent.
+    A forked process connects anew when it uses the session. It does not have the leases of its parent.
 
-    An exception that comes while a thread waits, whoever raises it (Ctrl-C, the time limit of a Celery task
-    or an RQ job), ends the wait, and nothing stays held. At the end of a program, what its threads still hold
-    is released; after `os._exit` or a kill, the ttl frees it.
+    If an exception is raised in a thread while it waits (Ctrl-C, the time limit of a Celery task or an RQ
+    job), the wait ends, and nothing stays held. At the end of a program, what its threads still hold is
+    released. After `os._exit` or a kill, the ttl frees it.
 
-    Needs threads of the operating system: gevent and eventlet are refused.
+    It needs threads of the operating system: gevent and eventlet are refused.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong, or the URL names no server.
+        ConfigurationError: gevent or eventlet has replaced threads.
     """
 
     _elsewhere = "use it in a forked process, or make one there"
@@ -75,14 +79,14 @@ class Session(SyncOnly):
 
     @classmethod
     def from_url(cls, url: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> Session:
-        """A session with a client of its own, which connects when it is first used.
+        """Makes a session with its own client, which connects at the first use.
 
         Args:
-            url: A URL as `aiolocks.Session.from_url` takes it: also of a cluster or of Sentinel. Or a
-                function that makes a client of `redis.asyncio` or `valkey.asyncio`, for what no URL can say.
-                It is called in each process that uses the session.
-            **options: Options of the session, as of `aiolocks.Session`. Listeners are called in the thread of
-                the event loop: they must not block.
+            url: A URL as `aiolocks.Session.from_url` takes it, also of a cluster or of Sentinel. Or a
+                function that makes a client of `redis.asyncio` or `valkey.asyncio`, for options that a URL
+                cannot have. It is called in each process that uses the session.
+            **options: Options of `aiolocks.Session`. Listeners are called in the thread of the event loop, so
+                they must not block.
 
         Raises:
             TypeError, ValueError: An argument is wrong, or the URL names no server.
@@ -100,21 +104,25 @@ class Session(SyncOnly):
         self._link.close()
 
     def close(self) -> None:
-        """Ends the session, as leaving its `with` does. Idempotent; only `with` opens it again.
+        """Closes the session, as the end of its `with` does. After that, only `with` opens it again.
 
-        Waiters get `SessionClosedError`. What other threads hold is lost to them, and they have at most 1 s
-        to leave their blocks: what is held longer than that is free when its ttl has passed.
+        Waiters get `SessionClosedError`. Leases of other threads become `LOST`, and these threads have at
+        most 1 s to leave their blocks. What is held longer is free when its ttl has passed. A second call
+        does nothing.
+
+        Raises:
+            RuntimeError: An event loop runs in this thread.
         """
         self._link.close()
 
     def statistics(self) -> SessionStatistics:
-        """Counts: the leases and waiters of this session now, and its work so far. No I/O."""
+        """Counts: the leases and waiters of this session now, and its work since it was made. No I/O."""
         return self._link.session().statistics()
 
     def call(self, function: Callable[[AsyncSession], Awaitable[T]], /) -> T:
-        """Calls a coroutine function with the asynchronous session, in the event loop, and waits for its end.
+        """Calls a coroutine function with the asynchronous session, and returns its result.
 
-        For all that has no method here:
+        The function runs in the event loop. Use it for what has no method here:
 
         ```python
         held = locks.call(lambda session: session.inspect("order:*"))
@@ -122,17 +130,15 @@ class Session(SyncOnly):
         ```
 
         Args:
-            function: Called in the thread of the event loop: what it does must not block.
-
-        Returns:
-            What the function returns.
+            function: Called in the thread of the event loop, so it must not block.
 
         Raises:
             SessionClosedError: The session is closed.
             RuntimeError: An event loop runs in this thread.
-            TypeError: The function gives nothing that can be awaited.
+            TypeError: The result of the function cannot be awaited.
+            Exception: What the function raises.
 
-        It raises what the function raises. An exception that interrupts it cancels what the function awaits.
+        If an exception interrupts it, what the function awaits is cancelled.
         """
         link = self._link
 
@@ -165,23 +171,26 @@ class Session(SyncOnly):
         cache: Seconds = 0.0,
         **unknown: Never,
     ) -> Lock[Lease]:
-        """One holder at a time, as `aiolocks.Lock`. It is not reentrant.
+        """A lock with one holder at a time, as `aiolocks.Lock`. It is not reentrant.
 
         Args:
             name: Any non-empty str of at most 1 KiB in UTF-8. As a decorator, a template such as
                 `"order:{order_id}"`.
-            ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years.
-            blocking_timeout: Seconds to wait; None for ever, 0 for a single try.
-            auto_renew: Whether the lease is renewed while its holder lives.
-            max_hold: Seconds after which the lease is lost whatever renewals could do; None for no limit.
-            on_lost: A function that is called with the `LockLostError` when the lease is lost, in a thread of
-                its own; such as one that sets an event at which the work looks. What it raises is logged.
-            metadata: JSON values kept with the lease, readable by everybody who can read the key.
-            replicas: How many replicas must have a grant before it counts.
-            at_least: Seconds after the grant for which nobody else gets the name, even if the lease is
-                released sooner.
+            ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years. Default 30 s: it outlasts
+                a short outage, and a shorter one frees the name sooner after a crash.
+            blocking_timeout: Seconds to wait; None, the default, for ever; 0 for a single try.
+            auto_renew: Whether the lease is renewed while its process lives. Default True.
+            max_hold: Seconds after which the lease is lost, whatever renewals could do. Default None, no
+                limit.
+            on_lost: A function that gets the `LockLostError` when the lease is lost, such as one that sets an
+                event that the work checks. It is called in a thread of its own. An exception that it raises
+                is logged.
+            metadata: JSON values kept with the lease. Every user that can read the key can read them.
+            replicas: How many replicas must have a grant before it counts (`WAIT`). Default 0.
+            at_least: Seconds after the grant for which the name stays taken, even if the lease is released
+                sooner. Default 0.
             cache: Seconds for which this process keeps the lease after its release, so that its next acquire
-                sends nothing; as of `aiolocks.Lock`. 0: not at all.
+                sends nothing; as of `aiolocks.Lock`. Default 0: the lease is released at once.
 
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
@@ -222,7 +231,7 @@ class Session(SyncOnly):
     ) -> Lock[Lease]:
         """A lock that waiters get in the order in which they asked for it, as `aiolocks.FairLock`.
 
-        Options are those of `lock`.
+        Options are those of `lock`, and errors are the same.
         """
         reject_unknown("fairlock()", unknown, _MEANT)
         return Lock(
@@ -256,13 +265,13 @@ class Session(SyncOnly):
         metadata: Metadata | None = None,
         **unknown: Never,
     ) -> Lock[ReentrantLease]:
-        """A lock that its holder may acquire again, as `aiolocks.ReentrantLock`.
+        """A lock that its holder can acquire again, as `aiolocks.ReentrantLock`.
 
-        The owner is the thread that acquires it. Other options are those of `lock`.
+        Other options are those of `lock`, and errors are the same.
 
         Args:
             name: As of `lock`.
-            owner: The owner, as a non-empty str of at most 1 KiB; None for the thread that acquires.
+            owner: The owner, as a non-empty str of at most 1 KiB. Default None: the thread that acquires.
         """
         reject_unknown("reentrantlock()", unknown, _MEANT)
         return Lock(
@@ -296,10 +305,10 @@ class Session(SyncOnly):
     ) -> Lock[Lease]:
         """The locks of several names, all of them or none, as `aiolocks.MultiLock`.
 
-        Other options are those of `lock`.
+        Other options are those of `lock`, and errors are the same.
 
         Args:
-            names: 1 to 1000 names, in any order; one that is given twice counts once.
+            names: 1 to 1000 names, in any order. A name that is given twice counts once.
         """
         reject_unknown("multilock()", unknown, _MEANT)
         given = names if isinstance(names, (str, bytes)) or not isinstance(names, Iterable) else [*names]  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -334,14 +343,15 @@ class Session(SyncOnly):
         replicas: int = 0,
         **unknown: Never,
     ) -> Semaphore:
-        """A number of permits, which any number of processes share, as `aiolocks.Semaphore`.
+        """A number of permits that all processes share, as `aiolocks.Semaphore`.
 
-        Other options are those of `lock`.
+        Other options are those of `lock`, and errors are the same.
 
         Args:
             name: As of `lock`.
             value: How many permits there are, 1 to 2**31.
-            fair: Whether waiters get permits in the order in which they asked.
+            fair: Whether waiters get permits in the order in which they asked. Default False, which is
+                faster.
         """
         reject_unknown("semaphore()", unknown, _MEANT)
         return Semaphore(
@@ -377,9 +387,9 @@ class Session(SyncOnly):
         replicas: int = 0,
         **unknown: Never,
     ) -> Limits:
-        """A permit of each of several keys, or none, as `aiolocks.Limits`.
+        """One permit of each of several keys, or none, as `aiolocks.Limits`.
 
-        Other options are those of `lock`.
+        Other options are those of `lock`, and errors are the same.
 
         Args:
             name: As of `lock`. Limits of different names share nothing.
@@ -419,7 +429,7 @@ class Session(SyncOnly):
     ) -> RWLock:
         """Many readers at a time, or one writer, as `aiolocks.RWLock`: `with locks.rwlock("stock").reader:`.
 
-        Options are those of `lock`.
+        Options are those of `lock`, and errors are the same.
         """
         reject_unknown("rwlock()", unknown, _MEANT)
         return RWLock(
@@ -451,13 +461,14 @@ class Session(SyncOnly):
         metadata: Metadata | None = None,
         **unknown: Never,
     ) -> RangeLock:
-        """Many readers or one writer on each interval, as `aiolocks.RangeLock`.
+        """Many readers or one writer of each interval, as `aiolocks.RangeLock`.
 
-        `with locks.rangelock("book:7").writer(10, 20):`. Other options are those of `lock`.
+        `with locks.rangelock("book:7").writer(10, 20):`. Other options are those of `lock`, and errors are
+        the same.
 
         Args:
             name: As of `lock`.
-            bounds: `"[)"`: an interval is without its upper end; `"[]"`: with it.
+            bounds: `"[)"`, the default: an interval does not contain its upper end. `"[]"`: it contains it.
         """
         reject_unknown("rangelock()", unknown, _MEANT)
         return RangeLock(
@@ -490,15 +501,15 @@ class Session(SyncOnly):
         metadata: Metadata | None = None,
         **unknown: Never,
     ) -> Lock[Lease]:
-        """One holder at a time, kept by a majority of several independent masters, as `aiolocks.Redlock`.
+        """A lock that a majority of independent masters keeps, as `aiolocks.Redlock`.
 
-        Other options are those of `lock`.
+        Other options are those of `lock`, and errors are the same.
 
         Args:
-            others: The sessions of the other masters, an even number of them: with this one they are an odd
-                number, at least 3.
-            name: As of `lock`. A `lock` of the same name does not know of it.
-            node_timeout: Seconds within which each master has to answer; less than the ttl. Default: a
+            others: The sessions of the other masters, an even number of them. With this session they are an
+                odd number, at least 3.
+            name: As of `lock`. A `lock` of the same name is a separate lock.
+            node_timeout: Seconds within which each master must answer; less than the ttl. Default: a
                 twentieth of the ttl, at least 50 ms.
         """
         reject_unknown("redlock()", unknown, _MEANT)
@@ -542,18 +553,22 @@ class Session(SyncOnly):
         serializer: Serializer = JSON,
         **unknown: Never,
     ) -> Combiner:
-        """Work that callers leave, and that one does for all, as `aiolocks.Combiner`.
+        """Work that callers leave, and that one caller does for all, as `aiolocks.Combiner`.
 
         Args:
-            name: As of `aiolocks.Combiner`; so for the others.
-            ttl: Seconds that a run lasts without a renewal.
-            window: Seconds for which items are collected before a run.
-            within: With it, each item begins the window anew, and in all it lasts at most so many seconds.
-            most: How many items a batch has at most.
-            most_waiting: How many items may wait.
-            retry: How often a batch whose run raised is run again.
-            keep: Seconds after which an item that nobody has run is dropped.
-            serializer: How items and results travel.
+            name: As of `aiolocks.Combiner`, and so are the others.
+            ttl: Seconds that a run lasts without a renewal. Default 30 s.
+            window: Seconds for which items are collected before a run. Default 0.
+            within: Each item begins the window again, for at most these seconds in all. Default None: it does
+                not.
+            most: How many items a batch has at most. Default 1 000.
+            most_waiting: How many items may wait. Default 10 000.
+            retry: How often a batch is run again if its run raised. Default 0.
+            keep: Seconds after which an item is dropped if no run has taken it. Default 86 400, a day.
+            serializer: Turns items and results into bytes. Default `JSON`.
+
+        Raises:
+            TypeError, ValueError: An argument is wrong; before any I/O.
         """
         reject_unknown("combiner()", unknown, _MEANT)
         return Combiner(
@@ -573,12 +588,15 @@ class Session(SyncOnly):
         )
 
     def latch(self, name: str, count: int, *, ttl: Seconds = 3600.0, **unknown: Never) -> Latch:
-        """So many steps, after which all who wait go on, as `aiolocks.Latch`.
+        """A number of steps, after which all waiting threads go on, as `aiolocks.Latch`.
 
         Args:
             name: As of `lock`.
-            count: How many steps open it.
-            ttl: Seconds that it lasts after its last use.
+            count: How many steps open it, 1 to a billion.
+            ttl: Seconds that it lasts after its last use, 1 s to ten years. Default 3600, an hour.
+
+        Raises:
+            TypeError, ValueError: An argument is wrong; before any I/O.
         """
         reject_unknown("latch()", unknown, _MEANT)
         return Latch(self._link, lambda session: AsyncLatch(session, name, count, ttl=ttl))
@@ -586,13 +604,16 @@ class Session(SyncOnly):
     def ratelimit(
         self, name: str, limit: int, per: Seconds, *, burst: int | None = None, **unknown: Never
     ) -> RateLimit:
-        """So many requests in so many seconds, of all processes together, as `aiolocks.RateLimit`.
+        """A number of requests in a number of seconds, for all processes together, as `aiolocks.RateLimit`.
 
         Args:
             name: As of `lock`.
-            limit: Requests in each `per`, in the long run.
-            per: Seconds.
-            burst: Requests that are admitted at once after a rest; by default, `limit`.
+            limit: Requests that are admitted in each `per`, in the long run.
+            per: Seconds, 1 ms to ten years.
+            burst: Requests that are admitted at once after a rest. Default: `limit`.
+
+        Raises:
+            TypeError, ValueError: An argument is wrong; before any I/O.
         """
         reject_unknown("ratelimit()", unknown, _MEANT)
         return RateLimit(

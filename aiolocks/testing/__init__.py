@@ -1,4 +1,4 @@
-"""For tests of code that locks: a real server of one's own. `aiolocks.testing.plugin` has pytest fixtures."""
+"""A real server for tests of code that uses locks. `aiolocks.testing.plugin` has pytest fixtures."""
 
 from .errors import ServerStartError
 from .process import ServerState

@@ -2,7 +2,7 @@
 
 
 class ServerStartError(RuntimeError):
-    """Raised when a server could not be started: none was found, it ended at once, or it did not answer.
+    """Raised when a server could not be started: there is no program, it ended at once, or it did not answer.
 
-    The message ends with the last lines of the server's log, where there is one.
+    If the program has written a log, the message ends with its last 12 lines.
     """

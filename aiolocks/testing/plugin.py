@@ -1,9 +1,9 @@
-"""pytest fixtures on a real server: `aiolocks_server` for the run, two others for each test.
+"""pytest fixtures with a real server: `aiolocks_server` for the whole run, and two others for each test.
 
-`aiolocks_redis` is a client, and `aiolocks_serving` redirects the sessions of an application.
+`aiolocks_redis` is a client, and `aiolocks_serving` redirects the sessions of an application to the server.
 
-Installed with aiolocks, the plugin does nothing until a fixture is asked for. Async tests may be run by
-pytest-asyncio, in strict or auto mode, or by anyio's plugin on asyncio.
+The plugin is installed with aiolocks, and does nothing until a test asks for a fixture. Async tests can be
+run by pytest-asyncio, in strict or auto mode, or by anyio's plugin on asyncio.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ except ImportError:  # then anyio's plugin is the only one that can run async te
 
 @pytest.fixture(scope="session")
 def aiolocks_server() -> Iterator[EmbeddedServer]:
-    """A real server for the whole run, of whichever kind `EmbeddedServer` finds."""
+    """A real server for the whole run: the one that `EmbeddedServer` finds."""
     from .server import EmbeddedServer  # noqa: PLC0415 - not before it is needed
 
     with EmbeddedServer() as server:
@@ -37,9 +37,9 @@ def aiolocks_server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def aiolocks_redis(request: pytest.FixtureRequest) -> Redis:
-    """A client of `aiolocks_server`, its database empty. It and its default session are closed at the end.
+    """A client of `aiolocks_server`, with an empty database. The end of the test closes it.
 
-    A server that an earlier test has killed or left paused is restarted.
+    If an earlier test has killed the server or left it paused, it is started again.
     """
     # The fixture must run in the test's own event loop, and that is its plugin's.
     runner = "anyio" if "anyio_backend" in request.fixturenames else "asyncio"
@@ -51,8 +51,8 @@ def aiolocks_redis(request: pytest.FixtureRequest) -> Redis:
 def aiolocks_serving(aiolocks_server: EmbeddedServer) -> Iterator[Callable[..., None]]:
     """A function: after `aiolocks_serving(shop.locks)`, a session made at import uses `aiolocks_server`.
 
-    It does so for the length of the test, which may be async or not. The database is emptied before; a server
-    that an earlier test has killed or left paused is restarted.
+    It does so until the test ends, async or not. The database is emptied before the test. If an earlier test
+    has killed the server or left it paused, it is started again.
     """
     from redis import Redis as BlockingRedis  # noqa: PLC0415 - not before it is needed
 

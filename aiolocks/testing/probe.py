@@ -54,4 +54,4 @@ def free_port() -> int:
         with suppress(OSError), socket.socket() as listener:
             listener.bind(("127.0.0.1", port))
             return port
-    raise OSError("no free port")
+    raise OSError("no free port on 127.0.0.1: name one with port=")

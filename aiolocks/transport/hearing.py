@@ -399,8 +399,12 @@ class KeyspaceWakeup:
     """Wakes waiters by keyspace notifications: `Session(client, wakeup=KeyspaceWakeup(configure=True))`.
 
     Args:
-        configure: Whether the session may switch them on itself, with `CONFIG SET notify-keyspace-events`.
-            Events that are set there already stay. Default: no, for it is the whole server's setting.
+        configure: Whether the session may turn notifications on, with `CONFIG SET notify-keyspace-events`.
+            Events that are already on stay on. Default False, because the setting is that of the whole
+            server.
+
+    Raises:
+        TypeError: `configure` is not a bool.
     """
 
     configure: bool = False

@@ -248,7 +248,7 @@ async def test_the_youngest_waiter_is_told_and_the_others_go_on(sessions: Sessio
     assert isinstance(younger, DeadlockError)
     assert isinstance(younger.deadlock, Deadlock)
     assert [task.name for task in younger.deadlock.tasks] == ["x", "y"]
-    assert str(younger).startswith("Lock 'x' would be waited for for ever: deadlock of 2: ")
+    assert str(younger).startswith("the wait for Lock 'x' would never end: deadlock of 2: ")
     assert "take the locks in the same order" in str(younger)
 
 

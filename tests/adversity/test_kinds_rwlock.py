@@ -508,7 +508,7 @@ async def test_inside_a_reader_that_keeps_a_writer_out_its_own_task_is_told_at_o
     async with lock.reader:
         writing = begin(other.writer.acquire())
         await eventually(other.reader.locked)
-        with pytest.raises(DeadlockError, match=r"this very task holds RWLock\.reader 'a'"):
+        with pytest.raises(DeadlockError, match=r"this task itself holds RWLock\.reader 'a'"):
             async with asyncio.timeout(AT_ONCE):
                 await getattr(lock, mode).acquire()
         writing.cancel()

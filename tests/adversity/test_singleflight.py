@@ -244,7 +244,7 @@ async def test_a_call_that_waits_for_itself_by_way_of_others_is_told(session: Se
         asking.append(begin(flight.do("two", two)))
     for end in await within(5, *asking):
         assert isinstance(end, RuntimeError)
-        assert str(end).endswith("waits for itself")
+        assert str(end).endswith("waits for itself: ask for another key")
     assert session._engine.in_progress == {}
 
 

@@ -90,7 +90,7 @@ async def test_of_another_kind(redis_: Redis, pair: str) -> None:
     outer, inner = (make(redis_) for make in PAIRS[pair])
     async with outer:
         assert await dead(inner) == f"{type(outer).__name__} {outer.name!r}"
-        with pytest.raises(LockTimeoutError, match="held by this very task"):
+        with pytest.raises(LockTimeoutError, match="held by this task itself"):
             await inner.acquire(blocking_timeout=0.05)
 
 
@@ -153,7 +153,7 @@ async def test_permits_that_were_lost_are_in_nobodys_way(redis_: Redis, elsewher
             await waits(permits)
             with pytest.raises(LockTimeoutError) as caught:
                 await permits.acquire(blocking_timeout=0)
-            assert "this very task" not in str(caught.value)
+            assert "this task itself" not in str(caught.value)
 
 
 # -- readers and writers
@@ -180,7 +180,7 @@ async def test_a_reader_in_a_reader_for_whom_a_writer_waits(
         writer = asyncio.create_task(hold(RWLock(elsewhere, "a").writer))
         await eventually(lambda: sleeps(Session.of(elsewhere)))
         assert await dead(getattr(lock, inner)) == "RWLock.reader 'a'"
-        with pytest.raises(LockTimeoutError, match="held by this very task"):
+        with pytest.raises(LockTimeoutError, match="held by this task itself"):
             await getattr(lock, inner).acquire(blocking_timeout=0.05)
     await asyncio.wait_for(writer, 5)
 

@@ -242,6 +242,7 @@ async def test_a_command_that_cannot_be_run(
         (("job", "--"), "run NAME -- COMMAND"),
         (("job", "ls", "-l"), "run NAME -- COMMAND"),
         (("job", "--ttl", "0.001", "--", "true"), "--ttl"),
+        (("job", "--wait", "soon", "--", "true"), "'soon' is not a valid number of seconds"),
         (("job", "--wait", "-1", "--", "true"), "--wait"),
         (("job", "--kill-after", "-1", "--", "true"), "--kill-after"),
         (("job", "--at-least", "-1", "--", "true"), "--at-least"),

@@ -67,7 +67,10 @@ async def test_a_cancellation_is_not_swallowed(server: Server) -> None:
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 async def test_nobody_listens(aiolocks: Aiolocks, scheme: str) -> None:
     message = await refusal(aiolocks, f"{scheme}://user:sEcReT@127.0.0.1:1")
-    assert message == "aiolocks: 'job': cannot use the server at 127.0.0.1:1: Connection refused\n"
+    assert message == (
+        "aiolocks: 'job': cannot use the server at 127.0.0.1:1: Connection refused; start it, or name "
+        "your server with --redis URL\n"
+    )
 
 
 @pytest.mark.parametrize("line", [("ls", "--url", "x"), ("--url", "x", "ls"), ("ls", "-u", "x")])
@@ -79,12 +82,17 @@ def test_names_that_other_programs_have_for_it(line: tuple[str, ...]) -> None:
 
 async def test_no_such_socket(aiolocks: Aiolocks) -> None:
     message = await refusal(aiolocks, "unix:///no/such.sock")
-    assert message == "aiolocks: 'job': cannot use the server at /no/such.sock: No such file or directory\n"
+    assert message == (
+        "aiolocks: 'job': cannot use the server at /no/such.sock: No such file or directory; start it, or "
+        "name your server with --redis URL\n"
+    )
 
 
 async def test_passwords(aiolocks: Aiolocks, own_server: OwnServer) -> None:
     server = await own_server(port=0, arguments=("--requirepass", "right"))
-    assert "Authentication required" in await refusal(aiolocks, f"redis://127.0.0.1:{server.port}")
+    message = await refusal(aiolocks, f"redis://127.0.0.1:{server.port}")
+    assert "Authentication required" in message
+    assert message.endswith("--redis redis://user:password@host\n")
     assert "invalid username-password pair" in await refusal(
         aiolocks, f"redis://:sEcReT@127.0.0.1:{server.port}"
     )

@@ -106,7 +106,7 @@ async def test_a_task_that_takes_it_again_is_told_at_once(kind: Kind, client: Re
     async with kind.make(client, "a") as lease:
         error = await dead(kind.make(client, "a"))
         assert error.name == "a"
-        assert "this very task holds" in str(error)
+        assert "this task itself holds" in str(error)
         assert await lease.owned()
         assert Session.of(client).statistics().waiters == 0
     async with kind.make(client, "a"):
@@ -121,7 +121,7 @@ async def test_a_task_that_takes_it_again_is_told_by_the_time_out(
 ) -> None:
     async with kind.make(client, "a"):
         error = await refused(kind.make(client, "a"), blocking_timeout)
-        assert "held by this very task" in str(error)
+        assert "held by this task itself" in str(error)
         assert len(error.holders) == 1
 
 

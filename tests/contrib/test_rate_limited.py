@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from fastapi import FastAPI, Header
 
-from aiolocks import RateLimit, Session
+from aiolocks import ConfigurationError, RateLimit, Session
 from aiolocks.contrib.aiohttp import rate_limited, session_ctx
 from aiolocks.contrib.fastapi import RateLimited, current_session, session_lifespan
 from tests.contrib.serving import uvicorn_serves
@@ -171,6 +171,17 @@ async def test_aiohttp_over_a_unix_socket(
     finally:
         await runner.cleanup()
     assert "give key=" in caplog.text
+
+
+async def test_a_field_that_the_route_does_not_have_is_an_error_at_the_start(session: Session) -> None:
+    app = FastAPI(lifespan=session_lifespan(session))
+
+    @app.get("/orders/{order_id}", dependencies=[RateLimited("{client}:{order}", 2, per=60)])
+    async def order(order_id: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"a field 'order', but .*: pass key=, and take {key} if"):
+        async with app.router.lifespan_context(app):
+            pytest.fail("it started")
 
 
 @pytest.mark.parametrize("make", [RateLimited, rate_limited])

@@ -17,7 +17,7 @@ def test_the_import_says_what_to_install(framework: str, monkeypatch: pytest.Mon
     for name in [name for name in sys.modules if name.partition(".")[0] == framework]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, framework, None)  # as if it were not there
-    with pytest.raises(ModuleNotFoundError, match=rf"needs \w+: pip install aiolocks\[{extra}\]$"):
+    with pytest.raises(ModuleNotFoundError, match=rf"needs \w+: pip install 'aiolocks\[{extra}\]'$"):
         importlib.import_module(module)
 
 
@@ -36,5 +36,5 @@ def test_the_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None
     for name in [name for name in sys.modules if name.partition(".")[0] == "sqlalchemy"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs SQLAlchemy: pip install aiolocks\[sqlalchemy\]$"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs SQLAlchemy: pip install 'aiolocks\[sqlalchemy\]'$"):
         importlib.import_module(module)

@@ -213,5 +213,5 @@ def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "opentelemetry"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "aiolocks.contrib.opentelemetry")
-    with pytest.raises(ImportError, match=r"pip install aiolocks\[opentelemetry\]"):
+    with pytest.raises(ImportError, match=r"pip install 'aiolocks\[opentelemetry\]'"):
         import aiolocks.contrib.opentelemetry  # noqa: F401

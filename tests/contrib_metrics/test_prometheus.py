@@ -206,7 +206,7 @@ def test_bad_arguments() -> None:
 def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "aiolocks.contrib.prometheus")
-    with pytest.raises(ImportError, match=r"pip install aiolocks\[prometheus\]"):
+    with pytest.raises(ImportError, match=r"pip install 'aiolocks\[prometheus\]'"):
         import aiolocks.contrib.prometheus  # noqa: F401
 
 

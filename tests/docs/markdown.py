@@ -52,6 +52,12 @@ class Page:
         return _CODE.findall(self.prose)
 
     @property
+    def words(self) -> int:
+        """The number of words of the running text: without tables and fenced blocks."""
+        lines = (line for line in self.prose.splitlines() if not line.lstrip().startswith("|"))
+        return len(" ".join(lines).split())
+
+    @property
     def anchors(self) -> set[str]:
         """Those of headings of plain words; no link should lead to another one."""
         return {slug(heading) for heading in self.headings if _PLAIN.fullmatch(_bare(heading))}

@@ -287,6 +287,23 @@ _OF_CLIENT = re.compile(
 )
 
 
+MOST_WORDS = 2500
+"""A page of ten minutes. What is longer is split; tables and code do not count."""
+
+
+@each_page
+def test_no_page_is_too_long(page: Page) -> None:
+    assert page.words <= MOST_WORDS, f"{page} has {page.words} words: cut it, or make two pages of it"
+
+
+def test_words_are_counted_without_tables_and_code(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(
+        "# Two words\n\n- and `three` more\n\n| a | b |\n|---|---|\n\n```sh\nls -l\n```\n", "utf-8"
+    )
+    assert read(path).words == 7  # and the marks of the heading and of the list
+
+
 @each_page
 def test_an_application_has_one_prefix(page: Page) -> None:
     """The locks of several pages, pasted into one application, exclude each other."""

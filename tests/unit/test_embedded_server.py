@@ -25,6 +25,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from aiolocks import Lock
 from aiolocks.testing import EmbeddedServer, ServerStartError, ServerState, executables, process
 from aiolocks.testing.executables import find_executable
 from aiolocks.testing.lifeline import Lifeline
@@ -250,6 +251,17 @@ class TestRunning:
         async with EmbeddedServer() as server:
             assert await server.client().ping()
             assert list(deep.iterdir()) == []
+
+    async def test_the_end_closes_the_default_sessions_of_its_clients(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with EmbeddedServer() as server:
+            lock = Lock(server.client(), "a", ttl=0.1, auto_renew=False, on_lost="ignore")
+            async with lock:
+                # Its session has just lost a lease, and so stays open for a while after its client.
+                await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
+        assert [record.getMessage() for record in caplog.records if "is away" in record.getMessage()] == []
 
     async def test_the_end_closes_its_clients(self) -> None:
         async with EmbeddedServer() as server:

@@ -76,16 +76,16 @@ MESSAGES = [
     + "x" * 190
     + "…, by host2, by host2, and others",
     (
-        "Lock 'orders' was not acquired within 2 s: held by this very task; pass the lease on, or use a "
+        "Lock 'orders' was not acquired within 2 s: held by this task itself; pass the lease on, or use a "
         "ReentrantLock; the lease has 1.500 s left unless renewed"
     ),
     "Lock 'orders' was not acquired within 2 s: kept by at_least for 5.000 s more; nobody holds it",
     (
-        "RWLock.writer 'orders' was not acquired within 2 s: held by this very task; pass the lease on, or "
+        "RWLock.writer 'orders' was not acquired within 2 s: held by this task itself; pass the lease on, or "
         "take the upgradable lock and its upgrade()"
     ),
     (
-        "Semaphore 'orders' would be waited for for ever: this very task holds Semaphore 'orders', which "
+        "the wait for Semaphore 'orders' would never end: this task itself holds Semaphore 'orders', which "
         "excludes it; pass the lease on"
     ),
     "Lock 'orders' was lost: its ttl passed",

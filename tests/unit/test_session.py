@@ -100,7 +100,7 @@ async def test_a_session_belongs_to_one_event_loop(offline, transport) -> None:
 
         asyncio.run(acquire())
 
-    with pytest.raises(RuntimeError, match="belongs to another event loop: make one Session a loop"):
+    with pytest.raises(RuntimeError, match="belongs to another event loop: make one Session for each loop"):
         await asyncio.to_thread(in_another_loop)
 
 

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from ... import TickRecord
 from ..._visible import visible
 from ..exits import NOT_HELD, CommandError
+from ..numbers import WholeRange
 from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking
@@ -31,7 +32,7 @@ _RIGHT: Final = ("LATE", "TOOK", "RUN", "PID")
 @click.command(help=texts.SCHEDULE, short_help="Show the next tick of a schedule, and its last runs.")
 @click.argument("name")
 @click.option(
-    "--limit", type=click.IntRange(1, _MOST), default=20, show_default=True, metavar="N",
+    "--limit", type=WholeRange(1, _MOST), default=20, show_default=True, metavar="N",
     help="How many runs are listed, the latest first.",
 )  # fmt: skip
 @json_option

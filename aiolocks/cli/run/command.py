@@ -9,6 +9,7 @@ import click
 
 from ...lock.options import SHORTEST_TTL
 from ..exits import CommandError
+from ..numbers import SecondsRange
 from ..server import prefix_option, redis_option
 from .dashes import BehindDashes, behind_dashes
 
@@ -67,15 +68,15 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 @click.command(cls=BehindDashes, help=_HELP, short_help="Run a command while a lock is held.")
 @click.argument("name")
 @click.option(
-    "--ttl", type=click.FloatRange(min=SHORTEST_TTL), default=30, show_default=True, metavar="S",
+    "--ttl", type=SecondsRange(min=SHORTEST_TTL), default=30, show_default=True, metavar="S",
     help="Seconds after which the lock is free if this process dies, or is lost if Redis stays away.",
 )  # fmt: skip
 @click.option(
-    "--wait", type=click.FloatRange(min=0), metavar="S",
+    "--wait", type=SecondsRange(min=0), metavar="S",
     help="Seconds to wait for the lock, without it for ever; 0 for a single try.",
 )  # fmt: skip
 @click.option(
-    "--at-least", type=click.FloatRange(min=0), default=0, show_default=True, metavar="S",
+    "--at-least", type=SecondsRange(min=0), default=0, show_default=True, metavar="S",
     help="Seconds for which the name stays taken, even if COMMAND ends sooner; at most --ttl.",
 )  # fmt: skip
 @click.option(
@@ -87,16 +88,16 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
     help="Take the lock from its holder, without waiting: for a holder that hangs.",
 )  # fmt: skip
 @click.option(
-    "--kill-after", type=click.FloatRange(min=0), default=5, show_default=True, metavar="S",
+    "--kill-after", type=SecondsRange(min=0), default=5, show_default=True, metavar="S",
     help="Seconds between TERM and KILL after the lock was lost, or after a signal has ended COMMAND.",
 )  # fmt: skip
 @click.option(
-    "--grace", type=click.FloatRange(min=0), default=0, show_default=True, metavar="S",
+    "--grace", type=SecondsRange(min=0), default=0, show_default=True, metavar="S",
     help="Seconds before the end of the lock at which COMMAND gets TERM if Redis stays away; half of --ttl "
     "at the most.",
 )  # fmt: skip
 @click.option(
-    "--every", type=click.FloatRange(min=SHORTEST_TTL), metavar="S",
+    "--every", type=SecondsRange(min=SHORTEST_TTL), metavar="S",
     help="Run for the tick that is due: one every S seconds, counted from the beginning of 1970 in UTC.",
 )  # fmt: skip
 @click.option(

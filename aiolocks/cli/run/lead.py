@@ -9,6 +9,7 @@ import click
 
 from ...lock.options import SHORTEST_TTL
 from ..exits import CommandError
+from ..numbers import SecondsRange
 from ..server import prefix_option, redis_option
 from .dashes import BehindDashes, behind_dashes
 
@@ -48,11 +49,11 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 @click.command(cls=BehindDashes, help=_HELP, short_help="Run a command while this process leads.")
 @click.argument("name")
 @click.option(
-    "--ttl", type=click.FloatRange(min=SHORTEST_TTL), default=10, show_default=True, metavar="S",
+    "--ttl", type=SecondsRange(min=SHORTEST_TTL), default=10, show_default=True, metavar="S",
     help="Seconds after which another process leads if this one dies.",
 )  # fmt: skip
 @click.option(
-    "--grace", type=click.FloatRange(min=0), metavar="S",
+    "--grace", type=SecondsRange(min=0), metavar="S",
     help="Seconds that COMMAND has to end when Redis stays away; half of --ttl at the most. Without it 2, or "
     "a fifth of a ttl below 10.",
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from ..exits import CommandError
+from ..numbers import WholeRange
 from ..server import prefix_option, redis_option
 
 _HOST: Final = "127.0.0.1"
@@ -40,7 +41,7 @@ Exit status:
 @click.command(help=_HELP, short_help="Serve a page that shows who holds what.")
 @click.option("--host", default=_HOST, show_default=True, metavar="ADDRESS", help="The address to listen at.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True,
+    "--port", type=WholeRange(0, 65535), default=_PORT, show_default=True,
     help="The port to listen at; 0 for any free port.",
 )  # fmt: skip
 @click.option("--allow-release", is_flag=True, help="Let the page free locks, after a question.")

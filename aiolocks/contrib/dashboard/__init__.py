@@ -21,33 +21,36 @@ __all__ = ["Dashboard", "ReleaseRequest", "app"]
 def app(
     session: Any, allow_release: AllowRelease | None = None, *, hosts: Collection[str] | None = None
 ) -> Dashboard:
-    """An ASGI application that shows the locks of a session's prefix, live, in a browser.
+    """An ASGI application that shows the locks of a session's prefix in a browser, and updates the page.
 
-    It shows holders, waiters and the tasks for which they wait, the time that others have waited for each
-    holder, the oldest locks, where most was waited in the last hour, deadlocks, leaders, and the last ticks
-    of schedules; and for each name a page of its own, with the holds that have ended while somebody looked.
+    It shows the holders, the waiters, the tasks that they wait for, how long others have waited for each
+    holder, the oldest locks, the names with the longest waits of the last hour, deadlocks, leaders, and the
+    last ticks of schedules. Each name has its own page, with the holds that ended while a viewer was looking.
 
-    It looks at the server only while somebody looks at it: one sampler for all viewers, at most twice a
-    second. Of very many names it reads those on the pages each time, and the others in turn.
+    The dashboard reads the server only while it has a viewer: one sampler serves all viewers, at most twice a
+    second. If there are very many names, each sample reads the names on the open pages, and the other names
+    in turn.
 
-    **All who can open it read every name and all metadata.** It has no login: mount it where your own
-    authentication stands before it.
+    **Everybody who can open the page can read every name and all metadata.** The dashboard has no login:
+    mount it behind your own authentication.
 
     Args:
-        session: The `aiolocks.Session` whose locks are shown, or a client, whose default session serves. The
-            session is yours to close. It is used on the event loop that serves the application.
-        allow_release: Called with a `ReleaseRequest` before a lock is released by force; a function or a
-            coroutine function. It returns True, or the name of the operator for the log; anything else
-            refuses, and so does an exception. None: nothing can be released, and there is no button for it.
-            Each request, also one that is refused, is logged at WARNING under `aiolocks.dashboard`.
-        hosts: The names under which it is served, without a port. A request that names another one in its
-            header `Host` is answered 421; one that names an address is served. Say them where nothing else
-            stands before it that asks who its users are: a page of another site can make its own name mean
-            this server, and read what a browser that reaches it may read. None: each name will do.
+        session: The `aiolocks.Session` whose locks are shown, or a client, whose default session is used. You
+            close it. It is used on the event loop that serves the application.
+        allow_release: A function or coroutine function that is called with a `ReleaseRequest` before a lock
+            is released by force. To allow the release, it returns True, or the name of the operator for the
+            log. Any other result, and an exception, refuses it. Each release, and each refusal by this
+            function, is logged at `WARNING` under `aiolocks.dashboard`. Default None: no lock can be
+            released, and there is no button.
+        hosts: The host names under which the dashboard is served, without a port. A request with another name
+            in its `Host` header is answered 421; a request with an IP address is served. Give it if no login
+            stands before the dashboard. Otherwise a page of another site can let its own host name point to
+            this server (DNS rebinding), and read the dashboard in the browser of a person who can reach it.
+            Default None: any name is accepted.
 
     Returns:
-        The application. `await application.aclose()` ends its streams; it is needed only where a server waits
-        for open connections when it shuts down.
+        The application. `await application.aclose()` ends its streams. Call it only if your server waits for
+        open connections when it shuts down.
 
     Raises:
         TypeError: An argument is wrong.

@@ -86,7 +86,7 @@ class Dashboard:
             await self._serve(scope, receive, send)
 
     async def aclose(self) -> None:
-        """Ends all streams, so that a server can shut down at once. The next viewer opens it again."""
+        """Ends all streams, so that a server can shut down at once. The next viewer starts it again."""
         await self._sampler.aclose()
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -132,7 +132,7 @@ class Dashboard:
             query = _query_of(scope)
             self._engine()
         except (ValueError, TypeError):
-            await answer_text(send, 400, "the query is not as it should be")
+            await answer_text(send, 400, "the query is malformed: load the page again")
             return
         except SessionClosedError as error:
             await answer_json(send, 503, error=str(error))

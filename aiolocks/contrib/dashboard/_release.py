@@ -35,15 +35,15 @@ _OWN_HEADER: Final = b"x-aiolocks-release"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRequest:
-    """The question that `allow_release` is asked.
+    """The release that `allow_release` is asked to allow.
 
     Attributes:
         kind: Kind of the lock.
         name: Name of the lock that the operator has chosen.
-        names: All names that would be freed, `name` first: of a `MultiLock` all of its names, for it cannot
-            lose one of them alone.
-        holders: The holders that would lose them.
-        scope: The ASGI scope of the request: `scope["user"]`, `scope["session"]`, `scope["state"]` are there
+        names: All names that would be freed, `name` first. For a `MultiLock` these are all of its names,
+            because it cannot lose only one of them.
+        holders: The holders that would lose the lock.
+        scope: The ASGI scope of the request. It has `scope["user"]`, `scope["session"]` and `scope["state"]`
             if the application around the dashboard puts them there.
         headers: The headers of the request, with names in lower case.
     """
@@ -143,7 +143,7 @@ class Releases:
         except Exception:
             log.exception("allow_release failed, and so %s %r is not released", info.kind, info.name)
             self._note(info, names, by, "refused")
-            raise Refusal(500, "whether this is allowed could not be found out") from None
+            raise Refusal(500, "allow_release has failed: see the log of the server") from None
         named = cast("object", decision)
         if named is not True and not (isinstance(named, str) and named):
             self._note(info, names, by, "refused")
@@ -222,5 +222,5 @@ def _wanted(body: bytes | None) -> tuple[str, str, frozenset[str]]:
         if kind not in holdable():
             raise ValueError("no such kind")
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise Refusal(400, "the request is not as it should be") from None
+        raise Refusal(400, "the request is malformed: load the page again") from None
     return kind, name, leases

@@ -1,9 +1,9 @@
-"""Requests that are sent again are not done again: the header `Idempotency-Key`.
+"""A request that is sent again is not done again: the header `Idempotency-Key`.
 
-After the draft of the IETF, *The Idempotency-Key HTTP Header Field*. `IdempotencyMiddleware` is for ASGI
+This follows the IETF draft *The Idempotency-Key HTTP Header Field*. `IdempotencyMiddleware` is for ASGI
 applications, and needs no framework. `aiolocks.contrib.idempotency.fastapi` has a route class for FastAPI,
 `aiolocks.contrib.idempotency.aiohttp` a middleware for aiohttp, and `aiolocks.contrib.idempotency.sqlalchemy`
-a store that commits the record of a request with its effects.
+a store that commits the record of a request together with its effects.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _SEEN: Final = "aiolocks.idempotency"
 
 @final
 class IdempotencyMiddleware:
-    """Does each request with an `Idempotency-Key` once, and answers it again from its record.
+    """Runs each request with an `Idempotency-Key` once, and answers a repetition from its record.
 
     ```python
     app = IdempotencyMiddleware(app, redis, scope=lambda scope: user_of(scope))
@@ -37,61 +37,62 @@ class IdempotencyMiddleware:
     With Starlette: `app.add_middleware(IdempotencyMiddleware, client=redis, scope=...)`. For FastAPI, see
     `aiolocks.contrib.idempotency.fastapi`; for aiohttp, `aiolocks.contrib.idempotency.aiohttp`.
 
-    The first request with a key runs the handler. Later ones with this key, of the same user and with the
-    same method, path, query and body (as `fingerprint` says), get its status, headers and body, byte for
-    byte. An answer of the middleware itself is `application/problem+json`.
+    The first request with a key runs the handler. A later request is a repetition if it has the same key,
+    user, method, path, query and body (as `fingerprint` compares bodies). It gets the status, headers and
+    body of the first answer, byte for byte. Answers of the middleware itself are `application/problem+json`.
 
-    A client that hangs up does not cancel the handler, which then does not see that the client is gone. The
-    answer is collected, and is sent when it is whole and recorded. Websockets, other methods, and requests
-    without a key pass.
+    If the client disconnects, the handler is not cancelled, and does not see the disconnection. The answer is
+    collected; the client gets it when it is whole and recorded. Websockets, requests with other methods, and
+    requests without a key pass unchanged.
 
     Args:
         app: The application.
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
-        scope: Says who asks: a function of the ASGI scope, `async` or not, that returns a str. The key of
-            another user is another key. If the application serves several hosts, the host belongs to it too.
-            None and an empty str mean that nobody knows: the answer is 400. An error that it raises ends the
-            request. It is called before the body is read and for each request with a key, also for one that
-            is answered from its record.
+        scope: Returns who asks, as a str: a function of the ASGI scope, `async` or not. Users have separate
+            keys. If the application serves several hosts, the host must be part of the result. None and an
+            empty str mean that the user is unknown: the answer is 400. An error that it raises ends the
+            request. It is called before the body is read, for each request with a key, also for a repetition.
         header: The name of the header. Default: `Idempotency-Key`.
-        methods: The methods that the header counts for. Default: POST and PATCH.
+        methods: The methods for which the header counts. Default: POST and PATCH.
         required: Whether a request of these methods without a key is refused with 400. Default: False.
-        wait: Seconds that a request waits for the first one with its key, before the answer is 409. Default:
+        wait: Seconds that a repetition waits while the first request runs, before the answer is 409. Default:
             0.
-        keep: Seconds that an answer is kept, and a key refused after a crash. Default: 86 400, a day.
-        ttl: Seconds after which the death of a process is known to others: until then its keys are answered
-            409 `running`. Default: 30. It does not limit how long a handler may take. See `SingleFlight`.
-        on_crash: The reaction to a request when the process that worked on it has died, and without `store`
-            nobody knows whether it took effect: `"refuse"` answers 409 for as long as `keep`; `"run"` runs
-            the handler again. Default: `"refuse"`.
-        store: Keeps the records in the user's database, in the transaction of the handler: then each request
-            takes effect exactly once. See `Store`. Default: None, in Redis alone.
-        keeps: Says by its status whether an answer is kept. An answer that is not kept goes to its own client
-            alone, and the next request with the key runs the handler. Default: all but 429 and 5xx, if the
-            handler has said that it begins (`handler_begins`); otherwise those below 400, and 402, 409, 410
-            and 412: any other refusal may be that of code before the handler. An error with `Retry-After` is
-            never kept.
-        fingerprint: What makes two bodies the same. `"body"`: their bytes. A client that makes the body anew
-            for a retry may change them without a change of the content: then it gets 422. `"content"`: JSON
-            is the same with other white space, and with the names of its objects in another order; a
-            `multipart` body with another boundary. Numbers and strings, and the order of lists and parts,
-            count; other types are compared by their bytes. Or a function of the content type (a str, empty
-            if there is none) and the body (bytes), which returns bytes or a str to be compared. After
-            another choice, the records of before do not fit: a retry that comes then gets 422. Default:
+        keep: Seconds that an answer is kept, and that a key is refused after a crash. Default: 86 400, a day.
+        ttl: Seconds after which other processes know that a process has died. Until then its keys are
+            answered 409 `running`. Default: 30. It does not limit how long a handler may take. See
+            `SingleFlight`.
+        on_crash: What happens to a request if the process that ran it first has died, so that, without
+            `store`, its effect is unknown. `"refuse"` answers 409 for as long as `keep`. `"run"` runs the
+            handler again. Default: `"refuse"`.
+        store: Keeps the records in your database, in the transaction of the handler. Then each request takes
+            effect exactly once. See `Store`. Default: None, records are only in Redis.
+        keeps: A function of the status that returns whether an answer is kept. If it is not kept, only its
+            own client gets it, and the next request with the key runs the handler. Default: all but 429 and
+            5xx, if the handler has said that it begins (`handler_begins`). Otherwise those below 400, and
+            402, 409, 410 and 412, because other refusals may come from code before the handler. An error with
+            `Retry-After` is never kept.
+        fingerprint: What makes two bodies the same. `"body"`: their bytes. If a client builds the body again
+            for a retry, the bytes may differ although the content is the same; then the answer is 422.
+            `"content"`: JSON may have other white space, and the names of its objects another order; a
+            `multipart` body may have another boundary. Numbers, strings, and the order of lists and parts
+            must be the same; bodies of other types are compared by their bytes. Or a function of the content
+            type (a str, empty if there is none) and the body (bytes) that returns bytes or a str to compare.
+            If you change this option, older records no longer match, and a retry then gets 422. Default:
             `"body"`.
-        max_body: Bytes of a body with a key. A longer one is answered 413 before the handler runs. Default:
-            1 MiB.
-        max_answer: Bytes of an answer that is kept. Of a longer one the client gets what the handler sends,
-            and the key is answered 409 from then on. With `store` the transaction is rolled back, and the
-            answer is 500. Default: 64 KiB; with `store`, 512 KiB.
-        max_kept: Bytes of answers that are kept for one of those who ask, as far as this process has made
-            them; about, for at most twice as many are there at a time. Default: 16 MiB; None: no bound. Where
-            it is reached, an answer of more than 1 KiB goes to its own client alone, and its key is answered
-            409 from then on. Answers in a `store` do not count.
+        max_body: Bytes that the body of a request with a key may have. A longer body is answered 413 before
+            the handler runs. Default: 1 MiB.
+        max_answer: Bytes that an answer may have to be kept. A longer answer goes to its client as the
+            handler sends it, and the key is answered 409 from then on. With `store`, the transaction is
+            rolled back, and the answer is 500. Default: 64 KiB; with `store`, 512 KiB.
+        max_kept: Bytes of answers that are kept for one user, of those that this process has made. It is a
+            bound in the long run; at any time there may be twice as many. Default: 16 MiB; None: no bound.
+            When it is reached, an answer of more than 1 KiB goes only to its own client, and its key is
+            answered 409 from then on. Answers in a `store` do not count.
         retry_after: Seconds for `Retry-After` of an answer that says that the first request is running.
-            Default: the median of the last 15 requests of the same method and path in this process.
-        documentation: URL of a page for clients about the key, for the `type` of the answers and a `Link`.
-            Default: None.
+            Default: the median of the last 15 requests of the same method and path in this process; 1 s if
+            there are none.
+        documentation: URL of a page that explains the key to clients. It is the `type` of the middleware's
+            answers, and in their `Link` header. Default: None.
 
     Raises:
         TypeError, ValueError: An argument is wrong.

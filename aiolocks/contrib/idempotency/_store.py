@@ -10,10 +10,10 @@ from typing import Protocol, final
 @final
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A record as a store has it.
+    """The record of a request in a store.
 
     Attributes:
-        fingerprint: The hash of method, path and body of the request.
+        fingerprint: The hash of method, path, query and body of the request.
         answer: The answer of the handler.
     """
 
@@ -22,41 +22,40 @@ class Stored:
 
 
 class Transaction(Protocol):
-    """A transaction that has begun, in which a handler works."""
+    """An open transaction, in which a handler works."""
 
     async def commit(self, key: str, record: Stored, *, keep: float) -> None:
-        """Writes the record, and commits it with all that the handler has written.
+        """Writes the record, and commits it together with all that the handler has written.
 
         Args:
             key: The key, with the prefix of the session and the user in it: at most 250 characters of ASCII.
             record: The record.
-            keep: Seconds after which the record counts no more.
+            keep: Seconds after which the record no longer counts.
 
         Raises:
-            Exception: There is a record with this key already, or the commit was not confirmed. The
-                middleware then asks `find` which it was.
+            Exception: There is already a record with this key, or the commit was not confirmed. The
+                middleware then calls `find` to learn which.
         """
         ...
 
 
 class Store(Protocol):
-    """The user's database. `SQLAlchemyStore` is one.
+    """Your database, as the middleware uses it. `SQLAlchemyStore` implements it.
 
-    The store must hold against two handlers of one key at the same time: of two transactions with one key,
-    the second one must not commit.
+    Two handlers may work with one key at the same time. Then the store must refuse the second commit.
     """
 
     async def find(self, key: str) -> Stored | None:
-        """The record that was committed with this key, and counts still.
+        """Returns the committed record of this key, if it still counts; else None.
 
-        It is asked for a second key, without a prefix, where there is none: under that, versions until 0.2
-        kept records.
+        If there is none, the middleware asks for a second key, without the prefix: versions up to 0.2 wrote
+        records under that key.
         """
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Begins a transaction, and rolls it back at the exit unless it was committed.
+        """Begins a transaction. Its exit rolls back what was not committed.
 
-        The store hands the transaction to the handler in a way of its own, such as a context variable.
+        The store gives the transaction to the handler in its own way, such as by a context variable.
         """
         ...

@@ -38,20 +38,20 @@ def idempotency_middleware(
     client: Any = None,
     **options: Unpack[Options],
 ) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
-    """A middleware that does each request with an `Idempotency-Key` once.
+    """Makes a middleware that runs each request with an `Idempotency-Key` once.
 
-    An answer that the handler streams (a `StreamResponse`, a
-    `FileResponse`) reaches the first client only; its key is answered 409 from then on. With `store`, the
-    transaction is rolled back and the answer is 500, unless the handler has sent its answer itself: then the
-    transaction is committed, and the key is answered 409.
+    It does what `IdempotencyMiddleware` does. If the handler streams its answer (`StreamResponse`,
+    `FileResponse`), only the first client gets it, and the key is answered 409 from then on. With `store`,
+    the transaction is rolled back and the answer is 500. If the handler has already sent the answer itself,
+    the transaction is committed, and the key is answered 409.
 
     Args:
-        scope: Says who asks: a function of the request, `async` or not, that returns a str. None means that
-            nobody knows, and the answer is 400; see `IdempotencyMiddleware`. An error that it raises ends the
-            request.
-        client: A client, or a `Session`, of the server that keeps the answers; it is yours to close. Default:
-            the session of `session_ctx`.
-        **options: As those of `IdempotencyMiddleware`.
+        scope: A function of the request, `async` or not, that returns who asks, as a str. None means that the
+            user is unknown, and the answer is 400; see `IdempotencyMiddleware`. An error that it raises ends
+            the request.
+        client: A client, or a `Session`, of the server that keeps the answers. You close it. Default: the
+            session of `session_ctx`.
+        **options: The options of `IdempotencyMiddleware`.
 
     Raises:
         TypeError, ValueError: An argument is wrong.

@@ -43,25 +43,25 @@ def idempotent_route(
     client: Any = None,
     **options: Unpack[Options],
 ) -> type[APIRoute]:
-    """A class for the routes of a router, which do each request with an `Idempotency-Key` once.
+    """Makes a route class for a router: its routes run each request with an `Idempotency-Key` once.
 
     The OpenAPI document shows the header, and the answers 400, 409, 413 and 422.
 
-    For each request with a key, also for one that is answered from its record, `scope` runs, and so do the
-    `dependencies` of the route, its routers and its application: what one of them refuses is its answer. Put
-    there who may do this. Those that are parameters of the handler run with it, once; `Locked` and `Limited`
-    hold nothing for an answer from a record. A dependency that looks at what the handler changes (an order
-    that must be unpaid) has to be a parameter, or it refuses what is sent again.
+    `scope` and the `dependencies` of the route, its routers and its application run for each request with a
+    key, also for a repetition. If a dependency refuses the request, its refusal is the answer. Put checks of
+    permissions there. Dependencies that are parameters of the handler run once, with the handler. `Locked`
+    and `Limited` hold nothing while a repetition is answered. If a dependency checks what the handler
+    changes, such as that an order is unpaid, make it a parameter; otherwise it refuses the repetition.
 
-    Only what the handler answers is kept: no refusal of a dependency, and none of a request that is invalid.
+    Only answers of the handler are kept. A refusal by a dependency, or of an invalid request, is not kept.
 
     Args:
-        scope: Says who asks: a dependency that returns a str, as a function of the `Request`, or of
-            parameters as a handler has them, `Annotated[User, Depends(current_user)]` among them. None means
-            that nobody knows, and the answer is 400; see `IdempotencyMiddleware`.
-        client: A client, or a `Session`, of the server that keeps the answers; it is yours to close. Default:
-            the session of `session_lifespan`; in tests, that of `app.dependency_overrides[current_session]`.
-        **options: As those of `IdempotencyMiddleware`.
+        scope: A dependency that returns who asks, as a str. It is a function of the `Request`, or of
+            parameters, as a handler has them, such as `Annotated[User, Depends(current_user)]`. None means
+            that the user is unknown, and the answer is 400; see `IdempotencyMiddleware`.
+        client: A client, or a `Session`, of the server that keeps the answers. You close it. Default: the
+            session of `session_lifespan`; in tests, that of `app.dependency_overrides[current_session]`.
+        **options: The options of `IdempotencyMiddleware`.
 
     Raises:
         TypeError, ValueError: An argument is wrong.

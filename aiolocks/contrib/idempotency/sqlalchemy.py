@@ -1,4 +1,4 @@
-"""Records in the user's own database, by SQLAlchemy: each request takes effect exactly once.
+"""Records in your own database, through SQLAlchemy: each request takes effect exactly once.
 
 ```python
 store = SQLAlchemyStore(async_sessionmaker(engine), metadata=Base.metadata)
@@ -7,7 +7,7 @@ app.add_middleware(IdempotencyMiddleware, client=redis, scope=..., store=store)
 
 @app.post("/payments")
 async def pay(session: Annotated[AsyncSession, Depends(store.session)]) -> ...:
-    session.add(...)  # committed with the record, when the answer is there
+    session.add(...)  # committed together with the record, when the answer is whole
 ```
 """
 
@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "sqlalchemy":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.idempotency.sqlalchemy needs SQLAlchemy: pip install aiolocks[sqlalchemy]",
+        "aiolocks.contrib.idempotency.sqlalchemy needs SQLAlchemy: pip install 'aiolocks[sqlalchemy]'",
         name=error.name,
     ) from error
 
@@ -39,25 +39,29 @@ __all__ = ["SQLAlchemyStore"]
 class SQLAlchemyStore:
     """Keeps records in a table, and gives handlers the transaction in which their record is committed.
 
-    The handler takes its session from `session()`, and does not commit it: the session is committed when the
-    answer is whole, with the record, before the client gets the answer. The transaction is rolled back if the
-    handler raises, if its answer is not kept (429, 5xx), or if the answer is a refusal (4xx), which is then
-    recorded by itself. Writes of the handler in other sessions, or elsewhere, are not a part of it.
+    The handler gets its session from `session()`, and does not commit it. When the answer is whole, the
+    session is committed together with the record; then the client gets the answer. The transaction is rolled
+    back if the handler raises, if its answer is not kept (429, 5xx), or if the answer is a refusal (4xx); the
+    record of a refusal is committed alone. Writes of the handler in other sessions or databases are not part
+    of the transaction.
 
     The primary key of the table decides: of two transactions with one key, the second one cannot commit,
-    whatever has happened to Redis.
+    whatever happens to Redis.
 
-    Services can share a table: the key of a record begins with the prefix of their session. Services with the
-    same prefix, as `aiolocks` where none is given, are one service.
+    Services can share a table, because the key of a record begins with the prefix of their session. Services
+    with the same prefix, such as the default `aiolocks`, count as one service.
 
     Args:
-        sessions: Makes sessions, as `async_sessionmaker(engine)`.
-        metadata: Where the table is declared, so that Alembic finds it: `Base.metadata`. Default: one of its
-            own.
-        table: The name of the table.
+        sessions: Makes sessions, such as `async_sessionmaker(engine)`.
+        metadata: Where the table is declared, so that Alembic finds it, such as `Base.metadata`. Default: a
+            `MetaData` of its own.
+        table: The name of the table. Default `"aiolocks_idempotency"`.
 
     Attributes:
-        table: The table: `create_all` and Alembic make it.
+        table: The table. `create`, `create_all` or Alembic makes it.
+
+    Raises:
+        sqlalchemy.exc.InvalidRequestError: The metadata already has another table of this name.
     """
 
     __slots__ = ("__weakref__", "_current", "_sessions", "table")
@@ -81,7 +85,7 @@ class SQLAlchemyStore:
         )
 
     async def session(self) -> AsyncSession:
-        """The session of the request that is being worked on; a dependency for FastAPI.
+        """The database session of the current request, as a dependency for FastAPI.
 
         Raises:
             RuntimeError: The request has no key, or there is no request.
@@ -95,11 +99,21 @@ class SQLAlchemyStore:
         return session
 
     async def create(self, connection: AsyncConnection) -> None:
-        """Makes the table if it is not there."""
+        """Makes the table, if it is missing.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: The database refused.
+        """
         await connection.run_sync(self.table.create, checkfirst=True)
 
     async def purge(self) -> int:
-        """Removes the records that count no more; how many. To be called now and then, as by a cron job."""
+        """Deletes the records that no longer count, and returns their number. Call it regularly, as by cron.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: The database refused.
+
+        Cancelled, it deletes all of them or none.
+        """
         async with self._sessions.begin() as session:
             result: Any = await session.execute(delete(self.table).where(self.table.c.expires_at <= _now()))
             removed: int = result.rowcount

@@ -1,4 +1,4 @@
-"""The lock itself: redis-py's, term by term."""
+"""The lock of redis-py, with the same interface and the same key on the server."""
 
 from __future__ import annotations
 
@@ -31,36 +31,37 @@ _AFTERWARDS: Final = 0.1
 class Lock(RedisPyLock):
     """redis-py's asyncio `Lock`, safe to cancel: give it to `redis.lock(name, lock_class=Lock)`.
 
-    Arguments, attributes, methods, results and errors are those of redis-py 8, and so are key and value on
-    the server: it excludes redis-py's own lock, and is excluded by it. It is better in these points:
+    Arguments, attributes, methods, results and errors are those of redis-py 8. Key and value on the server
+    are the same, too: this lock and redis-py's own lock exclude each other. It differs in these points:
 
-    - A cancelled or timed-out `acquire()` leaves no key; a cancelled `release()` still releases.
-    - A reply that was lost does not make a lock that nobody knows to hold.
-    - `blocking_timeout` holds against a server that hangs.
-    - A task that shares the object with others releases what it has acquired itself, and nothing else.
-    - On leaving `async with`, what the body raised is not replaced by an error of the release.
+    - A cancelled or timed-out `acquire()` leaves no key. A cancelled `release()` still releases.
+    - If the reply to an acquire is lost, no key without a holder stays behind.
+    - `blocking_timeout` also limits the wait for a server that does not answer.
+    - If tasks share the object, each task releases only the key that it has acquired.
+    - If the body of `async with` raises, an error of the release does not replace its exception.
 
-    It works over the client's default `aiolocks.Session`, not over connections of its pool.
+    The lock uses the client's default `aiolocks.Session`, not connections of the client's pool.
 
     Args:
         redis: A `redis.asyncio.Redis` or `RedisCluster`.
-        name: The key itself: no prefix is put before it.
-        timeout: Seconds after which the server frees it; None for never: then a holder that dies holds it
-            until somebody deletes the key.
-        sleep: Seconds between two tries.
-        blocking: Whether `acquire()` waits, unless it is told.
-        blocking_timeout: Seconds to wait; None for ever. As with redis-py, it gives up when the next try
-            would be too late.
-        thread_local: Whether other threads see the token.
-        raise_on_release_error: Whether leaving `async with` raises when the lock is not owned any more.
-        auto_renew: Renew a lock that has a timeout each third of it, until it is released or nobody has the
-            object any more. Off, as redis-py's users expect it to end.
-        wakeups: Let waiters hear of the key's end (by client-side caching, where the server allows it), and
-            wait to the end of `blocking_timeout`; they still try again after each `sleep`. Off, for then all
-            who wait try at once.
+        name: The key itself, without any prefix.
+        timeout: Seconds after which the server frees the lock. None, the default, means never: if the holder
+            dies, the key stays until it is deleted.
+        sleep: Seconds between two tries. Default 0.1.
+        blocking: Whether `acquire()` waits by default. Default True.
+        blocking_timeout: Seconds to wait; None, the default, for ever. As in redis-py, `acquire()` gives up
+            early if the next try would be too late.
+        thread_local: Whether the token is hidden from other threads. Default True.
+        raise_on_release_error: Whether the end of `async with` raises if the lock is no longer owned. Default
+            True.
+        auto_renew: True renews a lock with a `timeout` after each third of it, until the lock is released or
+            its object is collected. Default False, because users of redis-py expect the lock to end.
+        wakeups: True lets waiters hear of the end of the key, by client-side caching if the server allows it,
+            and lets them wait until `blocking_timeout` is over. They also try after each `sleep`. Default
+            False, because all waiters try at the same moment.
 
     Raises:
-        TypeError: It is not such a client, or an option is not a bool.
+        TypeError: `redis` is not such a client, or an option is not a bool.
     """
 
     lua_release: Any = Registered("LUA_RELEASE_SCRIPT")
@@ -92,7 +93,7 @@ class Lock(RedisPyLock):
         self.raise_on_release_error = bool(raise_on_release_error)  # redis-py knows it since version 6
 
     def register_scripts(self) -> None:
-        """Does nothing: redis-py's would keep the first client of all for ever."""
+        """Does nothing: the scripts of redis-py's lock would keep the first client alive for ever."""
 
     # -- acquiring
 
@@ -102,16 +103,16 @@ class Lock(RedisPyLock):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Whether it was acquired.
+        """Acquires the lock, and returns whether it did.
 
         Args:
-            blocking: Whether to wait; None for what the lock was made with.
-            blocking_timeout: Seconds to wait; None for what the lock was made with.
-            token: The value of the key, in place of a random one. One that nobody else uses, or a reply that
-                was lost cannot be made up for.
+            blocking: Whether to wait. None, the default, takes the lock's own.
+            blocking_timeout: Seconds to wait. None, the default, takes the lock's own.
+            token: The value of the key. None, the default, takes a random one. Give a value that nobody else
+                uses: otherwise the lock cannot find out what became of a request whose reply was lost.
 
         Raises:
-            redis.exceptions.RedisError: As redis-py does.
+            redis.exceptions.RedisError: The error of redis-py for the failed request.
 
         Cancelled at any point, it leaves no key.
         """
@@ -158,7 +159,7 @@ class Lock(RedisPyLock):
             raise
 
     async def do_acquire(self, token: str | bytes) -> bool:
-        """One try."""
+        """Makes one try to acquire the lock."""
         wire = self._wire()
         # As redis-py: no timeout is none, and fractions of a millisecond are cut off.
         timeout_ms = int(self.timeout * 1000) if self.timeout else None
@@ -178,12 +179,12 @@ class Lock(RedisPyLock):
     # -- holding
 
     async def locked(self) -> bool:
-        """Whether anybody has it."""
+        """Whether any holder has the lock, as the server says."""
         wire = self._wire()
         return await wire.ask(wire.commands.holder()) is not None
 
     async def owned(self) -> bool:
-        """Whether this lock holds it."""
+        """Whether the caller holds the lock through this object, as the server says."""
         wire = self._wire()
         stored = await wire.ask(wire.commands.holder())
         token = self._token()
@@ -192,9 +193,14 @@ class Lock(RedisPyLock):
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Awaitable[Literal[True]]:  # noqa: FBT001, FBT002
         """Adds seconds to the ttl, or replaces it.
 
+        Args:
+            additional_time: Seconds.
+            replace_ttl: True: the ttl becomes these seconds. False, the default: they are added to it.
+
         Raises:
-            redis.exceptions.LockError: It is not locked, or has no timeout: raised at once.
-            redis.exceptions.LockNotOwnedError: It is not owned any more.
+            redis.exceptions.LockError: It is not locked, or has no timeout; raised at once, before it is
+                awaited.
+            redis.exceptions.LockNotOwnedError: It is no longer owned.
         """
         if self._token() is None:
             raise driver.LockError("Cannot extend an unlocked lock")
@@ -211,11 +217,12 @@ class Lock(RedisPyLock):
         return True
 
     def reacquire(self) -> Awaitable[Literal[True]]:
-        """Sets the ttl to the timeout again.
+        """Sets the ttl to the `timeout` again.
 
         Raises:
-            redis.exceptions.LockError: It is not locked, or has no timeout: raised at once.
-            redis.exceptions.LockNotOwnedError: It is not owned any more.
+            redis.exceptions.LockError: It is not locked, or has no timeout; raised at once, before it is
+                awaited.
+            redis.exceptions.LockNotOwnedError: It is no longer owned.
         """
         if self._token() is None:
             raise driver.LockError("Cannot reacquire an unlocked lock")
@@ -234,14 +241,15 @@ class Lock(RedisPyLock):
     # -- releasing
 
     async def release(self) -> None:
-        """Releases it.
+        """Releases the lock.
 
         Raises:
-            redis.exceptions.LockError: It was not acquired, or was released before.
-            redis.exceptions.LockNotOwnedError: It is not owned any more.
-            redis.exceptions.RedisError: It could not be confirmed; then the token is kept, to try again.
+            redis.exceptions.LockError: It was not acquired, or was already released.
+            redis.exceptions.LockNotOwnedError: It is no longer owned.
+            redis.exceptions.RedisError: The release was not confirmed. The token is kept, so you can call it
+                again.
 
-        Cancelled, it goes on, and holds up the cancellation for at most 1 s.
+        A cancellation is delayed by at most 1 s. After that the release goes on in the background.
         """
         token = self._token()
         if token is None:

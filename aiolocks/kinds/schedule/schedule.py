@@ -31,10 +31,10 @@ _MOST_RECORDS: Final = 100
 
 @final
 class Schedule(AsyncOnly):
-    """Runs a job at its times, once for all processes that keep the schedule.
+    """Runs a job at its times, once for all processes that run the schedule.
 
-    Start it in every process. At each tick one of them runs the job; if that process dies, the next tick is
-    run by another one.
+    Start it in every process. At each tick one of the processes runs the job. If that process dies, another
+    one runs the next tick.
 
     ```python
     nightly = Schedule(redis, "nightly", cron="0 3 * * *", tz="Europe/Berlin")
@@ -46,44 +46,46 @@ class Schedule(AsyncOnly):
         ...
     ```
 
-    A process claims a *tick*, which is one due time of the schedule. The server grants the claim if no newer
-    tick is claimed and the tick is due by the server's clock. The register of claims is kept after the run,
-    so a short run cannot be followed by a second run of the same tick. The clock of a process does not
-    matter, however wrong it is. The run is a lease: it is renewed while the job runs, has a fencing token,
-    and the job is cancelled when it is lost.
+    A *tick* is one due time of the schedule. A process claims it. The server grants the claim if the tick is
+    due by the server's clock, and no newer tick is claimed. The register of claims is kept after the run, so
+    a short run cannot be followed by a second run of the same tick. The clock of a process does not matter,
+    however wrong it is. The run is a lease: it is renewed while the job runs, has a fencing token, and the
+    job is cancelled when it is lost.
 
-    If the server lost its data, and the register with them, a tick is run only by a process that has seen the
-    claim of the tick before, and only within a second: at worst a tick is not run. A server that fails over
-    to a replica without the last claim can grant a tick twice; a store that compares `tick.fencing_token` is
-    safe.
+    If the server has lost its data, and the register with them, a tick is run only by a process that has seen
+    the claim of the tick before, and only within a second: at worst a tick is not run. A server that fails
+    over to a replica without the last claim can grant a tick twice; a store that compares
+    `tick.fencing_token` is safe.
 
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8. All processes give a name the same arguments,
             except during a rolling update. With another `cron`, `tz` or `every`, it begins like a new
             schedule; the old times count as long as a process has them.
-        cron: A cron expression of five fields, or of six with seconds in front. Needs `aiolocks[schedule]`. A
-            local time that daylight saving skips is due once, at the end of the gap; one that it repeats is
-            due the first time. Where the hour is `*`, each hour that passes has its run.
+        cron: A cron expression of five fields, or of six with seconds in front. It needs
+            `aiolocks[schedule]`. If daylight saving skips a local time, the tick is due once, at the end of
+            the gap. If it repeats a local time, the tick is due the first time. If the hour is `*`, each hour
+            that passes has its run.
         every: Seconds between two ticks, 50 ms to ten years, counted from the beginning of 1970 in UTC:
-            `every=3600` is due on the hour. Either this or `cron`.
-        tz: The time zone of `cron`, by its name or as a `tzinfo`, and of `tick.due`.
-        overlap: The treatment of a tick while the run of another one goes on: `"skip"` does not run it;
-            `"queue"` runs it when the other run has ended; `"allow"` runs it at once.
-        misfire: The treatment of ticks that no process claimed in time, because none was there: `"latest"`
-            runs the last of them, however late; `"skip"` none that is later than half a gap or 60 s,
-            whichever is less; `"all"` each of them, in order. It also says which of several queued ticks run.
-            A schedule that is new runs nothing before its next tick.
-        redo: How often a tick is run again whose run was lost (its process died, froze or was cut off) or
-            stopped (its process was shut down). 0: it is not; the next tick goes on. A job that raises is not
-            run again.
-        at_most: Seconds after which a run is cancelled; None for no limit. It does not say when another
+            `every=3600` is due on the hour. Give either `every` or `cron`.
+        tz: The time zone of `cron` and of `tick.due`: its name, or a `tzinfo`. Default UTC.
+        overlap: What happens to a tick while the run of another tick goes on. `"skip"`, the default: it is
+            not run. `"queue"`: it is run when the other run has ended. `"allow"`: it is run at once.
+        misfire: What happens to ticks that no process claimed in time because none was running. `"latest"`,
+            the default, runs the last of them, however late. `"skip"` runs none that is later than half the
+            time between two ticks or 60 s, whichever is less. `"all"` runs each of them, in order. It also
+            says which of several queued ticks run. A new schedule runs nothing before its next tick.
+        redo: How often a tick is run again if its run was lost (its process died, froze or was cut off) or
+            stopped (its process was shut down). Default 0: it is not run again, and the next tick follows. A
+            job that raises is not run again.
+        at_most: Seconds after which a run is cancelled. Default None, no limit. It does not say when another
             process takes over: that is `ttl`.
-        jitter: Seconds over which starts are spread: each tick is put off by up to this time, and at most by
-            half of its gap, the same in all processes. For many schedules that are due at the same time.
-        ttl: Seconds after which a run counts as lost when its process has died. The run is renewed after each
-            third of it. It does not limit how long a run may take.
-        metadata: JSON values kept with each run, readable by everybody who can read the keys.
+        jitter: Seconds over which starts are spread. Each tick is delayed by up to this time, and at most by
+            half of the time between two ticks; the delay is the same in all processes. Use it if many
+            schedules are due at the same time. Default 0.
+        ttl: Seconds after which a run counts as lost if its process has died. The run is renewed after each
+            third of it. It does not limit how long a run may take. Default 30 s.
+        metadata: JSON values kept with each run. Every user that can read the keys can read them.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -135,11 +137,11 @@ class Schedule(AsyncOnly):
         return self._settings.name
 
     def __call__(self, job: JobT, /) -> JobT:
-        """Decorates the job: a coroutine function that takes the `Tick`. The function stays as it is.
+        """Decorates the job: a coroutine function that takes the `Tick`. The function stays unchanged.
 
         Raises:
             TypeError: It is not a coroutine function, or does not take one argument.
-            RuntimeError: The schedule has a job already.
+            RuntimeError: The schedule already has a job.
         """
         if not inspect.iscoroutinefunction(cast("object", job)):
             raise TypeError(f"a schedule decorates a coroutine function (async def), not {job!r}")
@@ -155,18 +157,18 @@ class Schedule(AsyncOnly):
     # -- keeping it
 
     async def run(self) -> None:
-        """Keeps the schedule until it is cancelled.
+        """Runs the schedule until it is cancelled.
 
-        While Redis is away, or refuses, it tries again, and runs no tick: a run that goes on is cancelled
-        when its lease has ended. The session logs the outage, and the schedule any other refusal. An error of
-        a job is logged, and stands in the history.
+        While Redis is away or refuses, it tries again, and runs no tick. A run that goes on is cancelled when
+        its lease has ended. The session logs the outage, and the schedule logs any other refusal. An error of
+        a job is logged, and is in the history.
 
         Raises:
             RuntimeError: It has no job.
             SessionClosedError: The session is closed, or was closed meanwhile.
             ConfigurationError: The session or the server does not allow what is needed.
 
-        Cancelled at any point, it cancels the runs of this process, waits until they have unwound, and ends
+        Cancelled at any point, it cancels the runs of this process, waits until they have ended, and ends
         them on the server, so that no other process waits for them.
         """
         await self._keeper().keep()
@@ -183,7 +185,7 @@ class Schedule(AsyncOnly):
     ) -> None:
         kept, self._keeping = self._keeping, None
         if kept is None:
-            raise RuntimeError(f"{self!r} was not entered")
+            raise RuntimeError(f"{self!r} was not entered: write `async with`, or await run()")
         keeper, keeping = kept
         keeping.cancel()
         await asyncio.wait([keeping])
@@ -209,22 +211,23 @@ class Schedule(AsyncOnly):
     # -- out of turn
 
     async def trigger(self) -> bool:
-        """Runs the job now, here, out of turn, and waits for its end.
+        """Runs the job now, in this process, and waits for its end.
 
-        No tick is claimed by that, and `overlap` holds: with `"skip"` the job is not run while another run
-        goes on, and a tick that is due while this run goes on is left out; with `"queue"` each waits.
+        It claims no tick, but `overlap` counts. With `"skip"`, the job is not run while another run goes on,
+        and a tick that is due during this run is left out. With `"queue"`, each waits for the other.
 
         Returns:
-            Whether it was run; False if another run is going on, with `overlap="skip"`.
+            Whether it was run; False if another run goes on, with `overlap="skip"`.
 
         Raises:
             RuntimeError: It has no job.
             Exception: Any error of the job; `TimeoutError` after `at_most`.
             LockLostError: The lease of the run was lost, and the job was cancelled.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
-        Cancelled at any point, the job is cancelled, and its run ends on the server.
+        Cancelled at any point, it cancels the job, and ends its run on the server.
         """
         job = self._ensure_job()
         run = await trigger(self._engine(), self._settings)
@@ -238,16 +241,17 @@ class Schedule(AsyncOnly):
     ) -> Callable[P, Coroutine[Any, Any, R | None]]:
         """Decorates a coroutine function that another scheduler calls in every process: one process runs it.
 
-        Each call claims the nearest tick, and waits first if this tick is due soon. The clock of the process
-        may differ from the server's by less than half of the time between two ticks, and by less than a
-        minute. The first call for a tick runs the function, and the others return None at once. With `redo`,
-        a call after a run that was lost or stopped runs it again. `misfire` and `jitter` have no effect: the
-        other scheduler decides when to call.
+        Each call claims the nearest tick. If this tick is due soon, the call waits for it first. The clock of
+        the process may differ from the server's by less than half of the time between two ticks, and by less
+        than a minute. The first call for a tick runs the function, and the others return None at once. With
+        `redo`, a call after a run that was lost or stopped runs it again. `misfire` and `jitter` have no
+        effect, because the other scheduler decides when to call.
 
         Raises:
             TypeError: It is not a coroutine function. From a call, besides what the function raises:
             LockLostError: The lease of the run was lost, and the function was cancelled.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
 
         A call that is cancelled cancels the function, and ends its run on the server.
@@ -274,17 +278,19 @@ class Schedule(AsyncOnly):
     # -- looking at it
 
     async def history(self, limit: int = 20) -> list[TickRecord]:
-        """The last runs, whichever process ran them: those that go on too, the latest first.
+        """The last runs of all processes, also those that go on now; the latest first.
 
-        The server keeps the last 100 that have ended, for as long as the register: at least two gaps, and at
-        least a week after the last tick. Of ticks that were skipped in a row, the last stands for all.
+        The server keeps the last 100 runs that have ended. It keeps them as long as the register: at least
+        twice the time between two ticks, and at least a week after the last tick. Of ticks that were skipped
+        in a row, the last one stands for all.
 
         Args:
-            limit: How many at most, 1 to 100.
+            limit: How many runs at most, 1 to 100. Default 20.
 
         Raises:
             TypeError, ValueError: The limit is wrong.
-            BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`.
             SessionClosedError: The session is closed.
         """
         number = whole_number("limit", limit, most=_MOST_RECORDS)

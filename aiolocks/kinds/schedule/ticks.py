@@ -25,13 +25,13 @@ class Tick:
 
     Attributes:
         name: Name of the schedule.
-        due: When it was due, in the time zone of the schedule; out of turn, when the run began. Take dates
-            and periods from here and not from the clock of the machine, which may be wrong.
+        due: When it was due, in the time zone of the schedule; for `trigger`, when the run began. Take dates
+            and periods from this field, because the clock of the machine may be wrong.
         fencing_token: Larger than that of every earlier run, for a store that refuses late writes.
-        missed: How many ticks were due between this one and the one that was claimed before it, and have not
-            been run by anybody; at most 10 000 are counted, and none from before a change of the schedule.
-        attempt: 1 for the first run of this tick, more where earlier ones were lost or stopped (`redo`); 0
-            out of turn.
+        missed: How many ticks were due between this one and the last claimed one, and were not run; at most
+            10 000 are counted, and none from before a change of the schedule.
+        attempt: 1 for the first run of this tick, more if earlier ones were lost or stopped (`redo`); 0 for
+            `trigger`.
         lease: The lease of the run: `ensure_held()`, `remaining()`, `annotate()`.
     """
 
@@ -49,21 +49,21 @@ class TickRecord:
     """One run in the history of a schedule. All times are by the server's clock.
 
     Attributes:
-        outcome: `"running"`; `"done"`; `"failed"`, the job raised; `"timeout"`, it was cancelled after
-            `at_most`; `"stopped"`, its process was shut down; `"lost"`, its process died, froze or was cut
-            off; `"skipped"`, another run was going on (`overlap="skip"`), and this one never began.
-        due: When the tick was due; None for a run out of turn.
+        outcome: `"running"`. `"done"`. `"failed"`: the job raised. `"timeout"`: it was cancelled after
+            `at_most`. `"stopped"`: its process was shut down. `"lost"`: its process died, froze or was cut
+            off. `"skipped"`: another run was going on (`overlap="skip"`), and this one never began.
+        due: When the tick was due; None for a run by `trigger`.
         began: When the run began.
-        ended: When it ended; None while it goes on, and where nobody knows (`"lost"`).
-        duration: Seconds from `began` to `ended`, up to now while it goes on; None where nobody knows.
+        ended: When it ended; None while it goes on, and if this is unknown (`"lost"`).
+        duration: Seconds from `began` to `ended`, up to now while it goes on; None if this is unknown.
         attempt: As in `Tick`.
-        missed: As in `Tick`, for the times of the schedule that is asked; 0 of a run from before a change of
-            the schedule. Of `"skipped"`, how many ticks before it were skipped in a row.
-        fencing_token: As in `Tick`; 0 of `"skipped"`.
-        error: Of `"failed"`, the type and text of the exception.
-        host: Name of the machine that ran it; None where nobody did.
-        pid: Process id there.
-        metadata: The user's metadata, the session's and the schedule's.
+        missed: As in `Tick`, for the times of the schedule that is asked; 0 for a run from before a change of
+            the schedule. For `"skipped"`: how many ticks before it were skipped in a row.
+        fencing_token: As in `Tick`; 0 for `"skipped"`.
+        error: For `"failed"`: the type and text of the exception.
+        host: Name of the machine that ran it; None if none did.
+        pid: Process id on that machine.
+        metadata: The metadata of the user: those of the session and of the schedule.
     """
 
     outcome: Outcome
