@@ -17,6 +17,7 @@ GAUGES: Final = {
 COUNTERS: Final = {
     "acquisitions": ("lease", "Leases granted."),
     "cache_hits": ("lease", "Leases granted without a request, for their session had kept them."),
+    "recalls": ("lease", "Leases that a session had kept, and that another session has asked for."),
     "timeouts": ("timeout", "Acquisitions that timed out."),
     "deadlocks": ("wait", "Waits that were part of a deadlock."),
     "losses": ("lease", "Leases lost."),
@@ -127,6 +128,10 @@ class MeasuringListener(ABC, Generic[SeriesT]):
     def on_stolen(self, event: LockEvent) -> None:
         """Called by the session."""
         self._tell(event, stolen=1)
+
+    def on_recalled(self, event: LockEvent) -> None:
+        """Called by the session."""
+        self._tell(event, recalls=1)
 
     def on_admitted(self, event: LockEvent) -> None:
         """Called by the session."""

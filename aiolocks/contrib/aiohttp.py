@@ -219,6 +219,7 @@ def locked(
     status: Conflict = 423,
     retry_after: RetryAfter | None = None,
     detail: str = DETAIL,
+    cache: Seconds = 0.0,
     **options: Unpack[LockOptions],
 ) -> Callable[
     [Callable[P, Awaitable[web.StreamResponse]]], Callable[P, Coroutine[Any, Any, web.StreamResponse]]
@@ -258,6 +259,8 @@ def locked(
             of all names of the template. The default is at least 1 s, and at most the time that is left of
             the holder's lease. Without any measured time it is 1 s.
         detail: Text of this answer.
+        cache: Seconds for which this process keeps the lease after a request, so that its next request for
+            the same name sends nothing to Redis. For `Lock` only. Default 0: the lease is released at once.
         **options: Options of the lock: `ttl`, `auto_renew`, `max_hold`, `on_lost`, `grace`, `metadata`.
 
     Raises:
@@ -271,6 +274,7 @@ def locked(
         conflict=Conflicting(status=status, retry_after=retry_after, detail=detail),
         options=dict(options),
         name=name,
+        cache=cache,
     )
     if not isinstance(name, str) and not callable(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"name must be a str or a function of the request, not {type(name).__name__}")

@@ -335,6 +335,10 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     async def locked(self) -> bool:
         """Asks the server whether a try now would be refused.
 
+        Of a lease that a session keeps between uses (`Lock(..., cache=...)`) while nobody uses it: False in
+        that session, without a request. True in others, for the question does not ask that session to let
+        go: a try may have it.
+
         Raises:
             BackendError: Redis refused, could not be reached, or did not answer within the session's
                 `command_timeout`.

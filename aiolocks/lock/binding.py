@@ -190,6 +190,9 @@ class Binding(Generic[LeaseT]):
         return self._lease_type(self, possession, grant)
 
     async def locked(self) -> bool:
+        kept = self.gate.kept
+        if kept is not None and kept.idle and kept.lasts:
+            return False  # only this session keeps it, and nobody uses it: who asks here has it
         return await self.engine.ask(self.resource.commands.locked())
 
     async def adopt(self, old: str, at_least_ms: int, number: int = 0) -> LeaseT:

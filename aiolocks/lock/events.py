@@ -29,6 +29,7 @@ _HOOKS: Final = (
     "on_detached",
     "on_abandoned",
     "on_stolen",
+    "on_recalled",
     "on_deadlock",
     "on_admitted",
     "on_refused",
@@ -51,7 +52,8 @@ class LockEvent:
             how long it waited. For `on_refused`: after how long it would be admitted. For `on_renewed`: how
             long it can be relied on. For `on_downgraded`, `on_shrunk`, `on_released`, `on_lost` and
             `on_detached`: how long it was held. For `on_stolen`: how long the holder before had it, by the
-            server's clock. For `on_combined`: how long the run of the batch took.
+            server's clock. For `on_recalled`: how long its session has had it on the server. For
+            `on_combined`: how long the run of the batch took.
         reason: For `on_lost`: the cause of the loss. For `on_stolen`: the holder before. For `on_waited`: how
             the wait ended, `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`.
             For `on_deadlock`: all tasks that are part of it, with the locks that they hold and wait for. For
@@ -240,6 +242,13 @@ class Events:
         log.warning("%s %r was taken by force: it was %s", lease.kind, lease.name, before)
         if hooks := self._hooks["on_stolen"]:
             _tell(hooks, _of(lease, seconds, before))
+
+    def recalled(self, kind: str, name: str, fencing_token: int, seconds: float) -> None:
+        """Another session asks for a lease that this one has kept for so long."""
+        self.counters.recalls += 1
+        log.debug("%s %r: another session asks for it, after %.3f s", kind, name, seconds)
+        if hooks := self._hooks["on_recalled"]:
+            _tell(hooks, LockEvent(kind=kind, name=name, fencing_token=fencing_token, seconds=seconds))
 
     def doubted(self, lease: Leased, reason: str) -> None:
         log.info("%s %r may be lost: %s", lease.kind, lease.name, reason)

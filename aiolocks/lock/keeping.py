@@ -28,12 +28,6 @@ class KeptBinding(Binding[LeaseT]):
 
     __slots__ = ()
 
-    async def locked(self) -> bool:
-        kept = self.gate.kept
-        if kept is not None and kept.idle:
-            return False  # it would be a hit
-        return await super().locked()
-
     async def _attempt(
         self, blocking_timeout: float | None, *, once: bool, by_force: bool = False
     ) -> LeaseT | None:
@@ -68,9 +62,11 @@ class KeptBinding(Binding[LeaseT]):
 
     async def _asked(self, blocking_timeout: float | None, *, once: bool) -> Attempt | FirstAsk | Waiter:
         """Asks the server, or waits for what a task of this session lets go of: the acquire, ended."""
-        claim = self._kept_claim() or self._claim(self.engine.token(), 0)
+        idle = self.gate.idle
+        # A single try beside a holder of this session is refused.
+        claim = (self._kept_claim() if idle or not once else None) or self._claim(self.engine.token(), 0)
         acquisition: Attempt | FirstAsk | Waiter
-        if not once and self.gate.idle:
+        if not once and idle:
             acquisition = FirstAsk(self, claim, blocking_timeout)
         else:
             acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
@@ -92,7 +88,9 @@ class KeptBinding(Binding[LeaseT]):
         """A claim that may begin a tenure, where that pays; None: a claim like any other.
 
         It does for a name that is used again within `cache` seconds, and was not recalled too often. A name
-        that is used once would pay for the tracking, and for a release that is sent later.
+        that is used once would gain nothing: another session that uses it next would have to ask for it, and
+        it would be blocked for a ttl if this process died meanwhile. One that waits
+        behind tasks of its own session begins it when its turn comes, and hands it on to the next.
         """
         engine, gate = self.engine, self.gate
         habit, now = engine.kept.habit(self.name), engine.now()
@@ -101,7 +99,7 @@ class KeptBinding(Binding[LeaseT]):
             or now < habit.not_before
             or engine.kept.closed
             or gate.kept is not None
-            or not gate.idle
+            or not gate.alone
         ):
             return None
         if not engine.hears or engine.way != "tracking":

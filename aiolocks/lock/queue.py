@@ -85,6 +85,11 @@ class Tenure(Protocol):
         """Whether nobody uses it."""
         ...
 
+    @property
+    def lasts(self) -> bool:
+        """Whether enough time is left of it."""
+        ...
+
     def taken(self, target: Any, /) -> Any:
         """The possession of a task that asks now; None, and it is over, if it cannot serve that lock."""
         ...
@@ -507,6 +512,23 @@ class Gate:
             or turns.yielding_until
         )
 
+    @property
+    def alone(self) -> bool:
+        """Whether who comes now waits for tasks of this session at most.
+
+        Nobody here asks the server, and nothing is owed to others.
+        """
+        turns = self._turns
+        return not (
+            self._head is not None
+            or self._beside
+            or self.place_taken
+            or self.asking is not None
+            or self._in_turn
+            or turns.owed
+            or turns.yielding_until
+        )
+
     def first_ask_granted(self, claim: Claim, others: int, now: float) -> None:
         """It was granted, and nothing has come between."""
         self.asking = None
@@ -647,17 +669,7 @@ class Gate:
         False: it must be let go of, for a waiter of this session cannot be served by it, or stands in the
         queue on the server.
         """
-        turns = self._turns
-        if (
-            self._head is not None
-            or self._beside
-            or self.place_taken
-            or self.asking is not None
-            or self._in_turn
-            or turns.owed
-            or turns.yielding_until
-            or self.here.several
-        ):
+        if not self.alone or self.here.several:
             return False
         waiter = next(iter(self._queue), None)
         return waiter if waiter is None or tenure.serves(waiter.target) else False

@@ -50,7 +50,7 @@ class SessionStatistics:
         hold_seconds: How long the ended leases were held.
         cached: Number of leases that the session keeps now without a user (`Lock(..., cache=...)`).
         cache_hits: Number of leases granted from these, without a request; they are part of `acquisitions`.
-        recalls: Number of times that another session asked for such a lease.
+        recalls: Number of times that another session asked for such a lease, or deleted its key.
     """
 
     leases_held: int

@@ -123,12 +123,15 @@ class Keep:
 
     Attributes:
         counters: Of the session.
+        idle: The tenures that nobody uses.
+        live: Those that are not over, by name.
         looks_at: Loop time of the timer.
         run: Hits since the event loop had its last turn for them.
         tracked: Tells of changes of keys.
     """
 
     __slots__ = (
+        "_events",
         "_habits",
         "_loop",
         "_pid",
@@ -146,6 +149,7 @@ class Keep:
     tracked: _Tracked
 
     def __init__(self, loop: asyncio.AbstractEventLoop, events: Events) -> None:
+        self._events = events
         self._loop = loop
         self.counters = events.counters
         self._pid = current_pid()
@@ -155,7 +159,7 @@ class Keep:
         self.looks_at = math.inf
         self.closed = False
         self.idle: dict[Tenure, None] = {}
-        self.live: dict[str, Tenure] = {}  # those that are not over, by name
+        self.live: dict[str, Tenure] = {}
         self.run = 0
 
     def habit(self, name: str) -> Habit:
@@ -170,8 +174,9 @@ class Keep:
 
     def recalled(self, tenure: Tenure) -> None:
         """Another session has asked for it."""
-        self.counters.recalls += 1
-        tenure.habit.recalled(self._loop.time(), tenure.hits)
+        now = self._loop.time()
+        tenure.habit.recalled(now, tenure.hits)
+        self._events.recalled(tenure.kind, tenure.name, tenure.claim.number, now - tenure.granted_at)
 
     def unheard(self, way: str) -> None:
         """Nothing can be kept, for the server does not track keys for this session. Said once."""
@@ -330,6 +335,7 @@ class Tenure:
         "idle_until",
         "keeps",
         "keys",
+        "kind",
         "name",
         "numbers",
         "state",
@@ -351,6 +357,7 @@ class Tenure:
         self.gate: Gate = target.gate
         self.habit = habit
         self.keys = claim.steps.held_key
+        self.kind = target.kind
         self.name = target.name
         self.numbers = max(1, min(_NUMBERS, int(options.ttl * 500_000)))
         self.granted_at = 0.0

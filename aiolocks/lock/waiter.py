@@ -541,7 +541,8 @@ class Attempt(Acquiring):
             self._refusal = refusal
             until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
             self._gate.refused_with(refusal, until)
-            self.owner_asked = refusal.asked
+            # Of this session, a task is inside: its answer was overtaken, where the server lacked the script.
+            self.owner_asked = refusal.asked and not self._gate.here.closed
         else:
             self.error = refusal.error
         self._end()

@@ -47,7 +47,7 @@ from .watch_processes import LockOrWatchByProcesses
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "counts": [Counts],
     "alone": [Alone],
-    "cached": [Cached],
+    "cached": [Cached, partial(Cached, server="redis-7.0")],
     "costs": [Costs],
     "many": [Many],
     "many-new": [ManyNew],

@@ -6,17 +6,19 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Session
+from aiolocks.testing import EmbeddedServer
 
-from ..crew import Crew
+from ..crew import Crew, Worker
 from ..desk import Desk
 from ..model import Figure, Sample
-from ..settings import Address
+from ..servers import executables
+from ..settings import Address, Settings
 from ..targets import at_least, at_most
 from .base import Measure, Workload
 
@@ -24,18 +26,18 @@ _CACHE: Final = 0.5
 _TTL: Final = 30.0
 _PLAIN: Final = "aiolocks, plain"
 _REDIS_PY: Final = "redis-py"
+_PAUSE: Final = 0.01
+"""Seconds for which a waiter has waited before the owner lets go."""
 
 
 class Cached(Workload):
-    """Hits, misses, recalls, and contention."""
+    """Hits, misses, recalls, and contention.
+
+    Args:
+        server: Another server than the one that comes with the library, by its name; empty: that one.
+    """
 
     name = "cached"
-    work = (
-        f"a `Lock` with `cache={_CACHE}` and without: one task, acquire and release on one name (hit); "
-        "names that are used once (once); another session in the same process that asks for a free name, "
-        "for one of an owner that does not use it (idle), and, from the release on, for one that an owner "
-        "uses (busy); two processes that both want one name without a pause"
-    )
     figures = (
         Figure("hit", "hit: µs a cycle", 1),
         Figure("hit_cpu", "hit: µs of CPU", 1),
@@ -56,6 +58,19 @@ class Cached(Workload):
         at_least(0.95, "both", "two processes: ≥ 0.95 × plain", of=_PLAIN),
     )
 
+    def __init__(self, settings: Settings, *, server: str = "") -> None:
+        super().__init__(settings)
+        self.case = f"on {server}" if server else ""
+        self.work = (
+            "the same on another server"
+            if server
+            else f"a `Lock` with `cache={_CACHE}` and without: one task, acquire and release on one name "
+            "(hit); names that are used once (once); two processes: one asks for a free name, for one whose "
+            "owner does not use it, in the other process (idle), and, from the release on, for one that its "
+            "owner uses (busy); two processes that both want one name without a pause"
+        )
+        self._server = server
+
     @property
     def contenders(self) -> Sequence[str]:
         """Ours with and without, and redis-py's."""
@@ -64,11 +79,19 @@ class Cached(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """Two processes."""
-        async with Crew(address, 2, loop=self.settings.loop) as crew:
+        async with AsyncExitStack() as stack:
+            if self._server in executables():
+                server = EmbeddedServer(executable=executables()[self._server], password=False)
+                address = Address.of(await stack.enter_async_context(server))
+            crew = await stack.enter_async_context(Crew(address, 2, loop=self.settings.loop))
 
             async def measure(contender: str) -> Sample:
-                sizes = {"cycles": self.settings.size(2000, 48), "asks": self.settings.size(120, 6)}
-                found = await crew[0].do(alone, contender=contender, **sizes)
+                if self._server and self._server not in executables():
+                    raise ModuleNotFoundError(f"{self._server} is not here")
+                cycles, asks = self.settings.size(2000, 48), self.settings.size(120, 6)
+                found = await crew[0].do(alone, contender=contender, cycles=cycles)
+                async with crew.renewed_on_failure():
+                    found |= await _apart(crew, contender, asks)
                 seconds = self.settings.size(10, 2) / 10
                 each = await asyncio.gather(
                     *(
@@ -81,6 +104,50 @@ class Cached(Workload):
             yield measure
 
 
+async def _apart(crew: Crew, contender: str, asks: int) -> dict[str, float]:
+    """One process owns, and the other one asks."""
+    owner, asker = crew[0], crew[1]
+    owner.begin(own, contender=contender)
+    asker.begin(ask, contender=contender)
+    waits: dict[str, list[float]] = {"free": [], "idle": [], "try": [], "busy": []}
+    for number in range(asks):
+        waits["free"].append(await _asked(asker, "wait", f"cached:free:{number}"))
+        for way, how in (("idle", "wait"), ("try", "try")):
+            name = f"cached:{way}:{number}"
+            owner.tell(["use", name])
+            await owner.hear()
+            waits[way].append(await _asked(asker, how, name))
+        waits["busy"].append(await _handed(owner, asker, f"cached:busy:{number}"))
+    for worker in (owner, asker):
+        worker.tell(["end", ""])
+        await worker.hear()
+    found = {
+        f"{way}_p99": statistics.quantiles(of, n=100, method="inclusive")[-1] * 1e6
+        for way, of in waits.items()
+        if way != "try"
+    }
+    return found | {f"{way}_p50": statistics.median(of) * 1e6 for way, of in waits.items()}
+
+
+async def _asked(asker: Worker, how: str, name: str) -> float:
+    """Seconds until it is had."""
+    asker.tell([how, name])
+    began, had = await asker.hear()
+    return float(had - began)
+
+
+async def _handed(owner: Worker, asker: Worker, name: str) -> float:
+    """Seconds from a release in one process to the entry in the other, where somebody waits."""
+    owner.tell(["enter", name])
+    await owner.hear()
+    asker.tell(["wait", name])
+    await asyncio.sleep(_PAUSE)
+    owner.tell(["let go", name])
+    released = await owner.hear()
+    _, had = await asker.hear()
+    return float(had - released)
+
+
 def _maker(contender: str, client: Redis, session: Session) -> Callable[[str], Any]:
     if contender == _REDIS_PY:
         return lambda name: client.lock(name, timeout=_TTL, sleep=0.001)
@@ -88,16 +155,10 @@ def _maker(contender: str, client: Redis, session: Session) -> Callable[[str], A
     return lambda name: Lock(session, name, ttl=_TTL, cache=cache)
 
 
-async def alone(desk: Desk, contender: str, cycles: int, asks: int) -> dict[str, float]:
-    """All that one process measures; two sessions stand for two processes."""
-    arguments = desk.address.client_arguments
-    async with (
-        Redis(**arguments) as client,
-        Redis(**arguments) as other,
-        Session(client) as session,
-        Session(other) as asking,
-    ):
-        make, ask = _maker(contender, client, session), _maker(contender, other, asking)
+async def alone(desk: Desk, contender: str, cycles: int) -> dict[str, float]:
+    """All that one process measures by itself."""
+    async with Redis(**desk.address.client_arguments) as client, Session(client) as session:
+        make = _maker(contender, client, session)
         found: dict[str, float] = {}
         lock = make("cached:hit")
         await _use(lock, 3)
@@ -111,58 +172,56 @@ async def alone(desk: Desk, contender: str, cycles: int, asks: int) -> dict[str,
         for number in range(cycles // 4):
             await _use(make(f"cached:once:{number}"), 1)
         found["once_cpu"] = (time.process_time() - cpu) / (cycles // 4) * 1e6
-        await _use(ask("cached:warm"), 3)
-
-        free, idle, tried, busy = [], [], [], []
-        for number in range(asks):
-            free.append(await _had(ask(f"cached:free:{number}")))
-            name = f"cached:idle:{number}"
-            await _use(make(name), 6)
-            idle.append(await _had(ask(name)))
-            name = f"cached:try:{number}"
-            await _use(make(name), 6)
-            tried.append(await _had(ask(name), once=True))
-            busy.append(await _handed(make(f"cached:busy:{number}"), ask(f"cached:busy:{number}")))
-        for what, waits in (("free", free), ("idle", idle), ("busy", busy)):
-            found[f"{what}_p50"] = statistics.median(waits) * 1e6
-            found[f"{what}_p99"] = statistics.quantiles(waits, n=100, method="inclusive")[-1] * 1e6
-        found["try_p50"] = statistics.median(tried) * 1e6
         return found
+
+
+async def own(desk: Desk, contender: str) -> None:
+    """Uses names, and is inside, as it is told."""
+    async with Redis(**desk.address.client_arguments) as client, Session(client) as session:
+        make = _maker(contender, client, session)
+        lock: Any = None
+        while True:
+            what, name = await desk.hear()
+            if what == "end":
+                return
+            if what == "use":
+                await _use(make(name), 6)
+            elif what == "enter":
+                lock = make(name)
+                await _use(lock, 4)
+                await lock.__aenter__()
+            else:
+                began = time.monotonic()
+                await lock.__aexit__(None, None, None)
+                desk.say(began)
+                continue
+            desk.say(what)
+
+
+async def ask(desk: Desk, contender: str) -> None:
+    """Asks for names, and says when it began to, and when it had them."""
+    async with Redis(**desk.address.client_arguments) as client, Session(client) as session:
+        make = _maker(contender, client, session)
+        await _use(make("cached:warm"), 3)
+        while True:
+            what, name = await desk.hear()
+            if what == "end":
+                return
+            lock, began = make(name), time.monotonic()
+            if what == "try" and isinstance(lock, Lock):
+                lease = await lock.try_acquire()
+                assert lease is not None, "nobody uses it"
+            else:
+                lease = await lock.acquire()
+            had = time.monotonic()
+            await (lock if isinstance(lease, bool) else lease).release()
+            desk.say([began, had])
 
 
 async def _use(lock: Any, times: int) -> None:
     for _ in range(times):
         async with lock:
             pass
-
-
-async def _had(lock: Any, *, once: bool = False) -> float:
-    """Seconds until it is had."""
-    began = time.perf_counter()
-    if once and isinstance(lock, Lock):
-        lease = await lock.try_acquire()
-        assert lease is not None, "nobody uses it"
-    else:
-        lease = await lock.acquire()
-    seconds = time.perf_counter() - began
-    await (lock if isinstance(lease, bool) else lease).release()
-    return seconds
-
-
-async def _handed(lock: Any, other: Any) -> float:
-    """Seconds from a release in one session to the entry in the other, where somebody waits."""
-    await _use(lock, 4)
-    await lock.__aenter__()
-    waiter = asyncio.create_task(_entered(other))
-    await asyncio.sleep(0.01)
-    began = time.perf_counter()
-    await lock.__aexit__(None, None, None)
-    return await waiter - began
-
-
-async def _entered(lock: Any) -> float:
-    async with lock:
-        return time.perf_counter()
 
 
 async def contend(desk: Desk, contender: str, seconds: float) -> float:

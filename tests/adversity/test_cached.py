@@ -27,7 +27,7 @@ from aiolocks import (
     Session,
 )
 from aiolocks.lock import tenure
-from tests.conftest import Connect, OwnServer, Surroundings, clustered
+from tests.conftest import Connect, OwnServer, Surroundings, blocking, clustered
 from tests.support.clusters import Cluster
 from tests.support.processes import Workers
 from tests.support.waiting import eventually
@@ -139,6 +139,46 @@ async def test_tasks_of_one_session_hand_it_on_without_a_request(connect: Connec
         await asyncio.gather(*(use() for _ in range(5)))
 
         assert session.statistics().commands_sent == sent
+
+
+async def test_tasks_that_always_wait_for_each_other_begin_to_keep_it(redis: Redis, connect: Connect) -> None:
+    """The first task holds it until the others wait, so that nobody ever finds it free."""
+    async with Session(connect()) as session:
+        lock, tokens = Lock(session, "a", cache=5), []
+
+        async def use() -> None:
+            for _ in range(10):
+                async with lock as lease:
+                    tokens.append(lease.fencing_token)
+                    await asyncio.sleep(0.001)
+
+        await asyncio.gather(*(use() for _ in range(5)))
+
+        counts = session.statistics()
+        assert counts.commands_sent < 15
+        assert counts.cache_hits > 40
+        assert tokens == sorted(set(tokens))
+        assert int(await redis.get(FENCE) or 0) >= tokens[-1]
+
+
+async def test_a_waiter_that_would_begin_to_keep_it_may_leave(redis: Redis, connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock, 1)
+        async with Lock(session, "a"):
+            leaving = asyncio.create_task(lock.acquire())
+            await asyncio.sleep(0.01)
+            staying = asyncio.create_task(kept(lock, 3))
+            await asyncio.sleep(0.01)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            with pytest.raises(LockTimeoutError):
+                await lock.acquire(blocking_timeout=0.02)
+        await asyncio.wait_for(staying, SOON)
+        await kept(lock)
+        assert idle(session)
+    assert not await redis.exists(KEY)
 
 
 async def test_a_waiter_that_is_cancelled_as_it_has_it_leaves_nothing(redis: Redis, connect: Connect) -> None:
@@ -503,6 +543,28 @@ async def test_where_keys_are_not_tracked_it_is_released_and_the_log_says_so_onc
         assert [one.levelno for one in said] == [logging.WARNING]
 
 
+async def test_without_it_an_acquire_and_a_release_cost_what_they_did(redis: Redis, connect: Connect) -> None:
+    """Two requests, and no key beside the lock and its fence."""
+
+    async def cost(session: Session, lock: Lock) -> tuple[int, int, int]:
+        """Requests, bytes and commands of twenty uses."""
+        await kept(lock)
+        await asyncio.sleep(0.1)  # nothing more comes of these
+        before, sent = await redis.info("stats"), session.statistics().commands_sent
+        await kept(lock, 20)
+        requests, after = session.statistics().commands_sent - sent, await redis.info("stats")
+        async with lock:
+            assert {*await redis.keys("*")} == {KEY.encode(), FENCE.encode()}
+        assert await redis.keys("*") == [FENCE.encode()]
+        counts = ("total_net_input_bytes", "total_commands_processed")
+        return requests, *(after[count] - before[count] for count in counts)  # type: ignore[return-value]
+
+    async with Session(connect()) as session:
+        plain = await cost(session, Lock(session, "a"))
+        assert await cost(session, Lock(session, "a", cache=0)) == plain
+    assert plain[0] == 40
+
+
 # -- the lease
 
 
@@ -569,8 +631,23 @@ async def test_it_is_shown_as_kept(connect: Connect) -> None:
         assert (holder.cached, holder.task, holder.metadata) == (True, None, {"order": 17})
         assert await Lock(other, "a").locked()
         sent = session.statistics().commands_sent
-        assert not await lock.locked()
+        for own in (lock, Lock(session, "a"), ReentrantLock(session, "a")):
+            assert not await own.locked()
         assert session.statistics().commands_sent == sent
+        async with lock:
+            for own in (lock, Lock(session, "a"), ReentrantLock(session, "a", owner="x")):
+                assert await own.locked()
+
+
+async def test_a_question_after_its_time_asks_the_server(redis: Redis, connect: Connect, server: Any) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", ttl=0.3, cache=0.1)
+        await kept(lock)
+        time.sleep(0.4)  # noqa: ASYNC251 - its loop stands still, and it has not ended
+        with blocking(server.url) as by_hand:
+            by_hand.set(KEY, "f" * 32 + ":1:{}", px=5000)  # another one has it
+        assert await lock.locked()
+        await redis.delete(KEY)
 
 
 async def test_its_own_session_frees_it_by_force(connect: Connect) -> None:

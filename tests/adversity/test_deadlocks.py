@@ -354,3 +354,25 @@ async def test_a_ring_of_processes_is_named_in_time(
     told = [report for reports in ends for report in reports if report["event"] == "told"]
     assert [report["tasks"] for report in told] == [number], "one of them gives way"
     assert sum(report["event"] == "had" for reports in ends for report in reports) == number - 1
+
+
+async def test_who_holds_what_its_session_keeps_is_part_of_one(sessions: Sessions) -> None:
+    """Both hold by a hit, whose number is not the moment of the grant; what nobody uses keeps nobody out."""
+    a, b = await sessions.open(2, on_deadlock="raise")
+    idle = Lock(a, "z", cache=5)
+    for lock in (Lock(a, "x", cache=5), Lock(b, "y", cache=5), idle):
+        for _ in range(2):
+            async with lock:
+                pass
+    await asyncio.sleep(0.2)  # so that the numbers of hits fall behind
+    barrier = asyncio.Barrier(2)
+    sessions.run(
+        nested(Lock(a, "x", cache=5), Lock(a, "y"), barrier=barrier),
+        nested(Lock(b, "z"), Lock(b, "y", cache=5), Lock(b, "x"), barrier=barrier, after=0.1),
+    )
+    event = await named(sessions, 2)
+    ended = await asyncio.wait_for(asyncio.gather(*sessions.tasks, return_exceptions=True), 3)
+    assert [type(one) for one in ended].count(DeadlockError) == 1
+    assert event.name in ("x", "y")
+    assert "'z'" in event.reason  # task 1 holds it now
+    assert a.statistics().cache_hits == b.statistics().cache_hits == 1

@@ -155,6 +155,20 @@ async def test_what_only_some_kinds_have(aiolocks: Aiolocks, redis: Redis) -> No
     assert ends["turnstile"] == "1 went through"
 
 
+async def test_what_a_session_keeps_between_uses(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Session(redis) as session:
+        for _ in range(2):
+            async with Lock(session, "job", cache=10):
+                pass
+        table, shown, as_document = await several(aiolocks, ("ls",), ("show", "job"), ("ls", "--json"))
+        assert session.statistics().cached == 1
+    assert table.out.splitlines()[1].endswith("  kept between uses")
+    assert "  holds           kept between uses" in shown.out
+    assert "task" not in shown.out
+    ((holder,),) = (lock["holders"] for lock in json.loads(as_document.out)["locks"])
+    assert (holder["cached"], holder["task"]) == (True, None)
+
+
 @pytest.mark.leaves_keys
 async def test_a_name_that_nobody_holds_and_nobody_gets_yet(aiolocks: Aiolocks, redis: Redis) -> None:
     ends = {}

@@ -39,12 +39,19 @@ async def ends(invocation: Invocation) -> str:
 
 async def test_shows_what_changes(aiolocks: Aiolocks, redis: Redis) -> None:
     async with Lock(redis, "first"), Lock(redis, "another"):
-        invocation = await aiolocks("top", "[!a]*", "--interval", "0.1", terminal=True)
+        invocation = await aiolocks(
+            "top", "[!a]*", "--interval", "0.1", terminal=True, environment={"COLUMNS": "120"}
+        )
         await invocation.says("1 locks, 1 holders, 0 waiting")
         await invocation.says("first")
         async with FairLock(redis, "second"), Semaphore(redis, "third", 2):
             await invocation.says("3 locks, 3 holders, 0 waiting")
             await invocation.says("1 of 2")
+        async with Session(redis) as session:
+            for _ in range(2):
+                async with Lock(session, "fourth", cache=10):
+                    pass
+            await invocation.says("kept between uses")
     await invocation.says("0 locks, 0 holders, 0 waiting")
     shown = await ends(invocation)
     for column in ("NAME", "KIND", "HOLDER", "HOST", "PID", "HELD", "LEFT", "WAITERS"):

@@ -232,6 +232,26 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
         assert (await client.get(f"{url}/ends")).status == 500
 
 
+async def test_a_request_finds_the_lease_that_the_last_one_has_left(
+    app: web.Application, client: aiohttp.ClientSession
+) -> None:
+    seen: list[Session] = []
+
+    @locked("kept", cache=5)
+    async def kept(request: web.Request) -> web.Response:
+        seen.append(request.app[SESSION])
+        return web.Response()
+
+    app.add_routes([web.get("/kept", kept)])
+    async with aiohttp_serves(app) as url:
+        for _ in range(5):
+            assert (await client.get(f"{url}/kept")).status == 200
+        counts = seen[0].statistics()
+        assert (counts.cache_hits, counts.cached) == (3, 1)
+    with pytest.raises(TypeError, match="cache= is an option of a Lock"):
+        locked("kept", cache=5, kind=FairLock)
+
+
 async def test_an_answer_that_has_begun_ends_with_the_connection_when_the_lease_is_lost(
     app: web.Application, client: aiohttp.ClientSession, redis: Redis, keys: Callable[[], list[str]]
 ) -> None:

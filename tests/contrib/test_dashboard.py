@@ -223,6 +223,16 @@ async def test_holders_and_waiters_are_shown_as_they_change(
         await page.until(lambda: page.rows("locks") == [])
 
 
+async def test_what_a_session_keeps_between_uses_is_shown_as_kept(app: Dashboard, redis: Redis) -> None:
+    async with Session(redis) as keeping, stream(app, "/events?kind=lock&name=one") as one:
+        for _ in range(2):
+            async with Lock(keeping, "one", cache=10):
+                pass
+        await one.until(lambda: one.rows("holders"))
+        (holder,) = one.rows("holders")
+        assert (holder["cached"], holder["task"]) == (True, None)
+
+
 async def test_a_hand_over_shows_within_a_second(app: Dashboard, session: Session, redis: Redis) -> None:
     async with stream(app, "/events") as page, stream(app, "/events?kind=lock&name=one") as one:
         lease = await Lock(session, "one").acquire()

@@ -84,13 +84,17 @@ class Watched:
     def idle(self) -> bool:
         return not self.held and not self.waiters
 
-    def _level(self, what: str) -> Levels:
+    def count(self, what: str) -> Levels:
+        """So often it has happened."""
+        return self._level(what, "_total")
+
+    def _level(self, what: str, counter: str = "") -> Levels:
         """By kind, without those at zero; both listeners must say the same."""
         here = summed(
             (sample.labels["kind"], sample.value)
             for family in self._registry.collect()
             for sample in family.samples
-            if sample.name == f"aiolocks_{what}"
+            if sample.name == f"aiolocks_{what}{counter}"
         )
         data = self._reader.get_metrics_data()
         there = summed(
@@ -160,6 +164,20 @@ async def test_each_kind_is_held_until_it_is_released(session, watched, make, ki
         assert watched.held == {kind: 1}
     assert watched.idle
     assert watched.took() == ["acquired", "released"] * 2
+
+
+async def test_kept_between_uses_and_asked_for_elsewhere(session, watched, other) -> None:
+    """Nobody holds what its session only keeps."""
+    lock = Lock(session, "a", cache=5)
+    for _ in range(4):
+        async with lock:
+            assert watched.held == {"lock": 1}
+        assert watched.idle
+    async with Lock(other, "a"):
+        pass
+    assert watched.took() == ["acquired", "released"] * 4 + ["recalled"]
+    assert (watched.count("acquisitions"), watched.count("cache_hits")) == ({"lock": 4}, {"lock": 2})
+    assert watched.count("recalls") == {"lock": 1}
 
 
 @pytest.mark.leaves_keys

@@ -111,6 +111,7 @@ async def test_what_locks_do_is_collected(provider, reader, open_session: OpenSe
         "aiolocks.waiters": "{waiter}",
         "aiolocks.acquisitions": "{lease}",
         "aiolocks.cache_hits": "{lease}",
+        "aiolocks.recalls": "{lease}",
         "aiolocks.timeouts": "{timeout}",
         "aiolocks.deadlocks": "{wait}",
         "aiolocks.losses": "{lease}",

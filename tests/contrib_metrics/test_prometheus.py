@@ -126,6 +126,7 @@ async def test_what_locks_do_is_scraped(
         "aiolocks_waiters",
         "aiolocks_acquisitions_total",
         "aiolocks_cache_hits_total",
+        "aiolocks_recalls_total",
         "aiolocks_timeouts_total",
         "aiolocks_deadlocks_total",
         "aiolocks_losses_total",

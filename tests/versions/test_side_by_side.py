@@ -25,6 +25,8 @@ WITHOUT_DEFINITIONS = "636dde1"
 """Version 0.2.0, whose schedules know no definitions of their ticks."""
 BEFORE_PLACES = "db446bb"
 """The last commit whose writers keep readers out from when they ask."""
+BEFORE_CACHE = "bf96d01"
+"""The last commit that keeps no lock between its uses, and asks no session that does."""
 HERE = Path(__file__)
 REPOSITORY = os.environ.get("AIOLOCKS_TEST_REPOSITORY") or str(HERE.parents[2])
 ROUNDS = 40
@@ -50,6 +52,12 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def before_places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package whose waiters have no places."""
     return package_of(BEFORE_PLACES, tmp_path_factory.mktemp("before_places"))
+
+
+@pytest.fixture(scope="session")
+def before_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package without kept locks."""
+    return package_of(BEFORE_CACHE, tmp_path_factory.mktemp("before_cache"))
 
 
 def package_of(commit: str, path: Path) -> Path:
@@ -81,7 +89,12 @@ ALIKE = {"reentrant", "semaphore", "fairlock", "rangelock"}
 
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else []) for kind in KINDS]
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] if kind in ALIKE else [])
+        for kind in KINDS
+        if kind != "cached"
+    ],
 )
 async def test_both_versions_exclude_and_wake_each_other(
     server: Server, redis: Redis, before: Path, kind: str
@@ -92,6 +105,25 @@ async def test_both_versions_exclude_and_wake_each_other(
 
     assert [process.returncode for process in processes] == [0] * 4
     assert len({report["version"] for report in reports}) == 2
+    tokens = [int(token) for token in await redis.lrange("tokens", 0, -1)]
+    assert len(tokens) == 4 * ROUNDS
+    assert tokens == sorted(set(tokens))
+    assert max(report["longest"] for report in reports) < LONGEST_WAIT
+    await redis.delete("tokens", "inside")
+
+
+@pytest.mark.leaves_keys
+async def test_a_session_that_keeps_a_lock_hears_of_one_that_cannot_ask(
+    server: Server, redis: Redis, before_cache: Path
+) -> None:
+    """Who cannot ask waits for the end of the cache time, or for the next renewal: a third of 5 s."""
+    now = Path(aiolocks.__file__).parents[1]
+    processes = [await start(server, "cached", path) for path in (now, before_cache, now, before_cache)]
+    reports = [json.loads((await process.communicate())[0]) for process in processes]
+
+    assert [process.returncode for process in processes] == [0] * 4
+    assert [report["hits"] is None for report in reports] == [False, True, False, True]
+    assert sum(report["hits"] or 0 for report in reports) > 0
     tokens = [int(token) for token in await redis.lrange("tokens", 0, -1)]
     assert len(tokens) == 4 * ROUNDS
     assert tokens == sorted(set(tokens))

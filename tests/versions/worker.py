@@ -1,6 +1,6 @@
 """A process that takes a lock again and again, or keeps a schedule, with whatever aiolocks is on its path.
 
-python worker.py URL KIND ROUNDS
+python worker.py URL KIND ROUNDS    of the kind "cached", a version without a cache takes a plain lock
 python worker.py URL schedule SECONDS OPTIONS
 python worker.py URL phases SECONDS KIND
 python worker.py URL waiter KIND
@@ -9,6 +9,7 @@ python worker.py URL waiter KIND
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import sys
 import time
@@ -20,6 +21,7 @@ import aiolocks
 
 KINDS: dict[str, Any] = {
     "lock": lambda client: aiolocks.Lock(client, "a", ttl=5),
+    "cached": lambda client: aiolocks.Lock(client, "a", ttl=5, **_cache()),
     "fairlock": lambda client: aiolocks.FairLock(client, "a", ttl=5),
     "reentrant": lambda client: aiolocks.ReentrantLock(client, "a", ttl=5),
     "multilock": lambda client: aiolocks.MultiLock(client, ["a", "b"], ttl=5),
@@ -28,6 +30,10 @@ KINDS: dict[str, Any] = {
     "rwlock": lambda client: aiolocks.RWLock(client, "a", ttl=5).writer,
     "rangelock": lambda client: aiolocks.RangeLock(client, "a", ttl=5).writer(0, 1),
 }
+
+
+def _cache() -> dict[str, Any]:
+    return {"cache": 0.3} if "cache" in inspect.signature(aiolocks.Lock).parameters else {}
 
 
 async def work(url: str, kind: str, rounds: int) -> None:
@@ -46,7 +52,8 @@ async def work(url: str, kind: str, rounds: int) -> None:
                 if inside != 1:
                     raise SystemExit(f"{inside} are inside")
             await asyncio.sleep(0.002)
-    sys.stdout.write(json.dumps({"version": aiolocks.__file__, "longest": longest}))
+        hits = getattr(session.statistics(), "cache_hits", None)
+    sys.stdout.write(json.dumps({"version": aiolocks.__file__, "longest": longest, "hits": hits}))
 
 
 async def read_plan_and_write(url: str, seconds: float, kind: str) -> None:

@@ -33,6 +33,7 @@ class Attempt:
         idle: Seconds for which it may wait for something that is free.
         hold: The holdings, once granted.
         firm: Whether it could rely on that when it was told of it.
+        hit: Whether it came without a request, for its session had kept the lease.
     """
 
     who: str
@@ -47,6 +48,7 @@ class Attempt:
     token: str = ""
     hold: Hold | None = None
     firm: bool = False
+    hit: bool = False
     ended: float = math.inf
     free_since: float | None = None
     idle_told: bool = False
@@ -76,6 +78,8 @@ class Referee:
         self.violations: list[str] = []
         self.excuses = Excuses()
         self.lost: list[tuple[float, str]] = []  # until then holders need not know
+        self.renewed_within = 0.0  # seconds: so often a lease is renewed
+        self._began: dict[str, float] = {}  # when each token was granted first: several may have it in turn
         self.thefts = Thefts()
         self.told_of: dict[Attempt, tuple[float, Crew]] = {}  # losses that the server tells of, and when
         self.known_after: list[tuple[Crew, float]] = []  # how long that took, to the end of the body
@@ -134,9 +138,13 @@ class Referee:
         self._ended_in_time(attempt)
         self.waiting.pop(attempt, None)
         attempt.firm = attempt.relied_on
+        attempt.hit = self._kind.cached and lease._possession.cached
+        self._began.setdefault(lease.token, now)
+        if attempt.hit:
+            self._passes_nobody_by(attempt)
         if attempt.steals and not self.excuses.any:
             self._tells_its_own(attempt)
-        if self._kind.cached and lease._possession.cached and not attempt.relied_on:
+        if attempt.hit and not attempt.relied_on:
             self.wrong(f"{attempt.who} was given a lease that was over")
         self._exclude(attempt)
         self.holding[attempt] = None
@@ -145,6 +153,16 @@ class Referee:
             for waiter in self.waiting:  # one gets in after the other, each when it has heard or polled
                 waiter.free_since = None
         self._look()
+
+    def _passes_nobody_by(self, hit: Attempt) -> None:
+        """Who waits is heard, at the latest when what is kept is renewed: nobody gets in by it after that."""
+        for waiter in self.waiting:
+            if waiter.session == hit.session or not _share(waiter, hit):
+                continue
+            since = max(waiter.invoked, self._began[hit.token])  # one that polls may have no seat by then
+            heard = max(since + waiter.idle, self.excuses.until(Excused.IDLE, waiter.who))
+            if self.now > heard + (self.renewed_within if self.excuses.any else 0.0):
+                self.wrong(f"{hit.who} was given what {hit.session} keeps while {waiter.who} waits")
 
     def _tells_its_own(self, thief: Attempt) -> None:
         """A session knows at once what one of its tasks has taken from another one."""
@@ -314,8 +332,10 @@ class Referee:
             turns: Of the lines of limits, as the server saw them.
         """
         holds = [hold for attempt in self.ended for hold in self._as_granted(attempt, seen)]
-        found = fencing(holds)
         kind = self._kind
+        found = fencing(holds)
+        if kind.cached and kind.topology in ("cluster", "sentinel"):
+            found = [one for one in found if not self._of_two_masters(one)]
         if kind.limited:
             found += self._limited(seen, turns)
         any_order = kind.capacity > 1 or kind.limited or kind.spans or kind.nests or kind.steals
@@ -354,6 +374,16 @@ class Referee:
                 if not self._kept_for_others(violation.evidence[-1])
             ]
         return found
+
+    def _of_two_masters(self, violation: Violation) -> bool:
+        """Whether a hit has a number of a tenure that began before a grant of the other master.
+
+        While a demoted master does not know of that, both grant, by their clocks. What a session keeps on
+        one of them goes on from the number of its own grant.
+        """
+        before, later = ({one for one in self.ended if one.who == of.who} for of in violation.evidence)
+        lost = any(one.token in stored for one in before | later for _, stored in self.lost)
+        return lost and all(one.hit for one in later)
 
     def _kept_for_others(self, hold: Hold | Wait) -> bool:
         """Whether a waiter that heard nothing may have been called: permits are kept for it for a while."""

@@ -340,10 +340,10 @@ KINDS |= {
             _on_cluster(KINDS[name])
             for name in (
                 *("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock", "combiner"),
-                *("ratelimit", "latch"),
+                *("ratelimit", "latch", "cached"),
             )
         ),
-        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock", "combiner")),
+        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock", "combiner", "cached")),
         # Nobody waits for the replica when a lease is adopted.
         _behind_sentinel(KINDS["lock"], name="sentinel-replicas", replicas=1, doings=("extend",)),
     )

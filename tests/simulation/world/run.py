@@ -82,6 +82,7 @@ class Run:
         self.schedule = schedule
         self.world = world = World(f"{schedule.kind}/{schedule.seed}", source)
         self.referee = Referee(world.clockwork, schedule.kind, world.trace.happened)
+        self.referee.renewed_within = schedule.ttl / 2
         self.topology = TOPOLOGIES[schedule.kind.topology](world, schedule, self.lose)
         self.servers = self.topology.servers
         for server in self.servers.values():
