@@ -76,7 +76,7 @@ class OpenBlocks(Generic[T]):
                 ended.
         """
         frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `add`
-        task = None if loop is None else asyncio.current_task(loop)
+        task = asyncio.current_task(loop)
         last = None if task is None else self._last_of.get(task)
         if task is not None and last is not None and last[1] is frame.f_code and last[0] == id(frame):
             if last[4] is None:
