@@ -365,8 +365,7 @@ class _Waiting:
     async def _look(self, wait: Wait, opened: str) -> Look:
         engine, until = self._engine, wait.patience()
         engine.check_usable()
-        self._ear.forget()
-        await self._ear.armed()
+        await self._ear.before_asking()
         engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
         call, future = engine.start(self._commands.wait(opened), until=until)
         try:

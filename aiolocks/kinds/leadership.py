@@ -388,8 +388,7 @@ class Observer:
         """The state on the server, or None where the server is away."""
         engine = self._engine
         engine.check_usable()
-        self._ear.forget()
-        await self._ear.armed()
+        await self._ear.before_asking()
         until = engine.now() + engine.settings.command_timeout
         engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
         try:

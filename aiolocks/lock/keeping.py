@@ -89,8 +89,8 @@ class KeptBinding(Binding[LeaseT]):
 
         It does for a name that is used again within `cache` seconds, and was not recalled too often. A name
         that is used once would gain nothing: another session that uses it next would have to ask for it, and
-        it would be blocked for a ttl if this process died meanwhile. One that waits
-        behind tasks of its own session begins it when its turn comes, and hands it on to the next.
+        it would be blocked for a ttl if this process died meanwhile. One that waits behind tasks of its own
+        session begins it when its turn comes, and hands it on to the next.
         """
         engine, gate = self.engine, self.gate
         habit, now = engine.kept.habit(self.name), engine.now()

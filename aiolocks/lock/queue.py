@@ -499,18 +499,7 @@ class Gate:
     @property
     def idle(self) -> bool:
         """Whether nobody here waits, asks or excludes others, and nothing of it is remembered or owed."""
-        turns = self._turns
-        return not (
-            self.here.closed
-            or self.asking is not None
-            or self._head is not None
-            or self._queue
-            or self._beside
-            or self.place_taken
-            or self._in_turn
-            or turns.owed
-            or turns.yielding_until
-        )
+        return not self.here.closed and not self._queue and self.alone
 
     @property
     def alone(self) -> bool:

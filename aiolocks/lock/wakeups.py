@@ -214,8 +214,8 @@ class _Ears(Protocol):
 class KeyListener:
     """Hears of changes of one key, for as long as it is entered.
 
-    Invariant: a change after `forget` ends the next sleep, if the server knows that it is to tell of changes:
-    so does a question that names the key as its bell, where `armed` has returned before it is sent.
+    Invariant: a change after `before_asking` ends the next sleep, if the server tells of changes since a
+    question that names the key as its bell, sent after `before_asking` has returned.
     """
 
     __slots__ = ("_bells", "_changed", "_key")
@@ -234,12 +234,12 @@ class KeyListener:
     ) -> None:
         self._bells.unlisten(self._key, self._changed.set)
 
-    def forget(self) -> None:
-        """Changes that were heard until now do not matter: the server is asked next."""
-        self._changed.clear()
+    async def before_asking(self) -> None:
+        """Forgets the changes that were heard until now.
 
-    async def armed(self) -> None:
-        """Returns when the key is heard on the second connection, where there is one, or it is silent."""
+        Returns when the key is heard on the second connection, where there is one, or that is silent.
+        """
+        self._changed.clear()
         armed = self._bells.arm(self._key)
         if armed is not None:
             await asyncio.wait((armed,), timeout=_ANSWERED_WITHIN)

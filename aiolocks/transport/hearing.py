@@ -20,7 +20,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, final
 
 from .._visible import in_line
@@ -136,9 +135,8 @@ class Keyspace(Notifier):
         self._configure = configure
         self._turned_away = turned_away
         self._hear: Ask | None = None  # where the messages come on another connection
-        self._arming: dict[bytes, asyncio.Future[Any]] = {}  # SUBSCRIBE that was not answered there yet
         self._channel = b""  # the prefix of the channels
-        self._bells: set[bytes] = set()
+        self._bells: dict[bytes, asyncio.Future[Any] | None] = {}  # with SUBSCRIBE on that other one
         self._heard_probe = False
 
     async def open(self, ask: Ask, database: int, hear: Ask | None = None) -> None:
@@ -152,7 +150,6 @@ class Keyspace(Notifier):
         self._hear = hear
         self._channel = f"__keyspace@{database}__:".encode()
         self._bells.clear()
-        self._arming.clear()
         turned_away: list[bytes] = []
         redirects: list[faults.Redirect] = []
         why = "by the table, it has none"
@@ -228,26 +225,21 @@ class Keyspace(Notifier):
                 self.arm(bell)
             return ()
         new = [bell for bell in bells if bell not in self._bells]
-        self._bells.update(new)
+        self._bells.update(dict.fromkeys(new))
         return [("SUBSCRIBE", self._channel + bell) for bell in new]
 
     def arm(self, bell: bytes) -> asyncio.Future[Any] | None:
         if self._hear is None:
             return None
-        if bell not in self._bells:
-            self._bells.add(bell)
-            self._arming[bell] = armed = self._hear("SUBSCRIBE", self._channel + bell)
-            armed.add_done_callback(partial(self._armed, bell))
-        return self._arming.get(bell)
-
-    def _armed(self, bell: bytes, armed: asyncio.Future[Any]) -> None:
-        if self._arming.get(bell) is armed:
-            del self._arming[bell]
+        armed = self._bells.get(bell)
+        if armed is None:
+            self._bells[bell] = armed = self._hear("SUBSCRIBE", self._channel + bell)
+        return None if armed.done() else armed
 
     def after(self, bell: bytes) -> Iterable[Words]:
         if bell not in self._bells:
             return ()
-        self._bells.remove(bell)
+        del self._bells[bell]
         words = ("UNSUBSCRIBE", self._channel + bell)
         if self._hear is None:
             return [words]

@@ -129,9 +129,8 @@ class Lock(RedisPyLock):
         try:
             with ear if self.wakeups else contextlib.nullcontext():
                 while True:
-                    ear.forget()
                     if self.wakeups:
-                        await ear.armed()
+                        await ear.before_asking()
                     if await self._try(mine, patience, unique=token is None):
                         self._took(wire, mine)
                         return True
