@@ -24,6 +24,7 @@ from .lock import session as _sessions
 from .lock.backoff import Backoff
 from .lock.events import LockEvent
 from .lock.lease import Lease, LeaseState
+from .lock.naming import name_of
 from .lock.session import Session
 from .lock.statistics import Histogram, SessionStatistics
 from .transport.hearing import KeyspaceWakeup
@@ -33,6 +34,7 @@ if typing.TYPE_CHECKING:
     from ._holders import HolderInfo
     from ._infos import LockInfo, WaiterInfo
     from .kinds.combiner import Batch, Combiner, Left
+    from .kinds.current import current_lease, ensure_held
     from .kinds.fenced import FencedRegister
     from .kinds.latch import Latch
     from .kinds.leadership import LeaderInfo, Leadership, Term
@@ -135,6 +137,9 @@ __all__ = [
     "WaiterInfo",
     "WriterLease",
     "__version__",
+    "current_lease",
+    "ensure_held",
+    "name_of",
 ]
 
 

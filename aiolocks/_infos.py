@@ -50,7 +50,8 @@ class LockInfo:
         problem: The fault in the keys of this name, in words; empty if there is none.
         waiting: The first 100 of the waiters, in the order of the queue.
         kept_for: Seconds for which no task can acquire it although no task holds it, because it was released
-            before its `at_least` had passed. Otherwise None.
+            before its `at_least` had passed. Of a `RateLimit` that is taken: seconds until it would admit one
+            more request, behind all that wait. Otherwise None.
         kept_until: When this time ends by the server's clock, as seconds since 1970.
     """
 

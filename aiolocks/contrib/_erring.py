@@ -18,6 +18,7 @@ from ..errors import (
     SessionClosedError,
     StaleFenceError,
 )
+from ..lock import together
 from ..lock.sources import log_level
 from ._holding import log
 from ._refusing import DETAIL, HALF_DONE, SOON, UNAVAILABLE, Conflict, Conflicting, Refusal
@@ -91,7 +92,16 @@ class Answers:
         level = logging.INFO if status < _WORST else logging.WARNING
         if session is not None and isinstance(told, BackendError):
             level = log_level(session, told)  # not once for each request, while the server is away
-        log.log(level, "%s was answered %d: %s", route, status, told)
+        together.tell(
+            log,
+            level,
+            "%s was answered %d: %s",
+            *(route, status, told),
+            name=route,
+            many="%d requests were answered %s: %s",
+            why=f"{status}: {told}",
+            key=(status, type(told), getattr(told, "name", "")),
+        )
         return Refusal(status, answer.detail, retry_after=SOON if answer.again else None)
 
 

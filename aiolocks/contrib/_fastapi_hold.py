@@ -1,11 +1,12 @@
 """The callable behind a dependency of FastAPI that holds something while the handler of a request runs."""
 
-# Annotations are objects here, for FastAPI looks at them.
+# Annotations are objects in this module: FastAPI looks at them.
 
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, HTTPException
@@ -15,8 +16,9 @@ from .. import Session
 from ..errors import LockLostError
 from ..lock.lease import Lease
 from ._fastapi_session import current_session
+from ._fastapi_streams import Stream, stream_of
 from ._handling import current
-from ._holding import Gone, Recipe, holding
+from ._holding import Gone, Held, Recipe, holding
 from ._limited import LimitsRecipe
 from ._refusing import Refusal, gone_away
 
@@ -38,7 +40,7 @@ class Hold(ABC):
         }
         for parameter, dependency in asked.items():
             wanted[parameter] = Annotated[Any, Depends(dependency)]
-        # The parameters that FastAPI must fill in: those of the user's function become those of the route.
+        # The parameters that FastAPI must fill in: the user's function has them, and the route gets them.
         self.__signature__ = inspect.Signature(
             [
                 inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
@@ -46,12 +48,24 @@ class Hold(ABC):
             ]
         )
 
+    def check(self, endpoint: Callable[..., Any], in_path: Iterable[str]) -> None:  # noqa: B027 - most need none
+        """Returns if a route gives all that is needed; `in_path` are the parameters of its path.
+
+        Raises:
+            ConfigurationError: It does not.
+        """
+
+    @property
+    @abstractmethod
+    def statuses(self) -> tuple[int, ...]:
+        """The statuses of its refusals."""
+
     @abstractmethod
     def _wanted(self, request: Request, *asked: Any) -> tuple[str, Recipe | LimitsRecipe]:
         """The name of what is held, and how."""
 
     async def __call__(
-        self, *, connection: HTTPConnection, session: Session, **asked: Any
+        self, *, connection: HTTPConnection, session: Session, until_sent: bool = False, **asked: Any
     ) -> AsyncGenerator[Lease, None]:
         if not isinstance(connection, Request):
             raise TypeError(self._websockets)
@@ -59,14 +73,28 @@ class Hold(ABC):
         if handling is not None and handling.only_asks:
             yield cast("Lease", None)  # no handler comes after this
             return
+        stream = stream_of(connection.scope, until_sent=until_sent)
+        holds = self._holds(connection, session, asked, stream)
+        if stream is None:
+            async with holds as held:
+                yield held.lease
+        else:
+            yield (await stream.hold(holds, until_sent=until_sent)).lease
+
+    @asynccontextmanager
+    async def _holds(
+        self, request: Request, session: Session, asked: Mapping[str, Any], stream: Stream | None
+    ) -> AsyncGenerator[Held, None]:
         try:
-            name, recipe = self._wanted(connection, *asked.values())
-            gone, route = await _gone_from(connection), route_of(connection)
-            async with holding(session, name, recipe, gone, route=route) as lease:
-                yield lease
+            name, recipe = self._wanted(request, *asked.values())
+            gone, route = await gone_from(request), route_of(request)
+            async with holding(session, name, recipe, gone, route=route) as held:
+                yield held
         except Refusal as refusal:
             cause = refusal.__cause__
-            if refusal.begun and isinstance(cause, LockLostError) and _handled(connection):
+            # In the middle of an answer there is no other one: the server closes the connection.
+            raises = _handled(request) or (stream is not None and stream.answers)
+            if raises and refusal.begun and isinstance(cause, LockLostError):
                 raise cause from None
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
 
@@ -82,7 +110,7 @@ def route_of(request: Request) -> str:
     return f"{scope.get('method', '')} {getattr(scope.get('route'), 'path', scope.get('path', ''))}"
 
 
-async def _gone_from(request: Request) -> Gone | None:
+async def gone_from(request: Request) -> Gone | None:
     """How to see that the client has hung up, without taking anything from the handler.
 
     The message that says so comes after the body, in the same queue. A body that is not read yet is left to

@@ -1,6 +1,6 @@
 """Limits in FastAPI: a dependency that holds one permit of each key while the handler runs."""
 
-# Annotations are objects here, for FastAPI looks at them.
+# Annotations are objects in this module: FastAPI looks at them.
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack, final
@@ -21,7 +21,7 @@ class Limited(params.Depends):
 
     ```python
     def of_the_tenant(tenant: Annotated[str, Header()]) -> dict[str, int]:
-        return {"all": 20, f"tenant:{tenant}": 1}
+        return {"all": 20, name_of("tenant:{tenant}", tenant=tenant): 1}
 
 
     @app.post("/exports", dependencies=[Limited("exports", of_the_tenant, total="all")])
@@ -29,14 +29,15 @@ class Limited(params.Depends):
         ...
     ```
 
-    The permits are those of `Limits`. They are released when the handler has returned, before the answer is
-    sent.
+    It holds permits of `Limits`. It releases them when the handler has returned, before the answer is
+    sent. If the handler is a generator, whose items FastAPI streams, they are released when it has ended: by
+    itself, by an error, or because the client hung up.
 
     If the permits are not acquired in time, the answer is 503 if only the `total` is full. It is 429 if
     another key is full, because that key is the caller's own. Both have `Retry-After`. If Redis does not
     answer, the answer is 503. If the lease is lost, the handler is cancelled, and the answer is 500, or that
-    of `install_error_handlers`. If the client disconnects while its request waits, the request leaves its
-    line.
+    of `install_error_handlers`; if a stream has begun, the connection is closed. If the client disconnects
+    while its request waits, the request leaves its line.
 
     Args:
         name: Name of the limits: the same for all that share the total.
@@ -99,6 +100,11 @@ class _HoldLimits(Hold):
             keys=keys,
         )
         self._recipe = recipe
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The statuses of its refusals."""
+        return self._recipe.conflict.statuses
 
     def _wanted(self, request: Request, *asked: Any) -> tuple[str, LimitsRecipe]:
         (keys,) = asked

@@ -1,14 +1,11 @@
-"""The session of a FastAPI application, also in the applications that are mounted in it."""
+"""The session of a FastAPI application."""
 
-# Annotations are objects here, for FastAPI looks at them.
+# Annotations are objects in this module: FastAPI looks at them.
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
-from fastapi import routing
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
-from starlette.routing import Host, Mount, Router
 
 from .. import Session
 
@@ -47,27 +44,3 @@ async def current_session(connection: HTTPConnection) -> Session:
         RuntimeError: The application has no session.
     """
     return session_of(connection.app)
-
-
-def routes_of(app: Starlette | Router) -> Iterable[Any]:
-    """Its routes, also those of the routers that it includes."""
-    # Newer versions include routers as they are, and tell here what their routes amount to.
-    return getattr(routing, "iter_route_contexts", iter)(app.routes)
-
-
-def with_mounted(app: Starlette) -> Iterator[Starlette]:
-    """The application, and all that are mounted in it: below a path or a host, and behind middlewares."""
-    seen: list[object] = []
-    ahead: list[Any] = [app]
-    while ahead:
-        found = ahead.pop()
-        if any(found is each for each in seen):
-            continue
-        seen.append(found)
-        if isinstance(found, Starlette):
-            yield found
-        if isinstance(found, (Starlette, Router)):
-            routes = (getattr(each, "original_route", each) for each in routes_of(found))
-            ahead += [each.app for each in routes if isinstance(each, (Mount, Host))]
-        elif hasattr(found, "app"):  # a middleware around one
-            ahead.append(found.app)

@@ -56,19 +56,34 @@ than the freeze. SQLite and MySQL have nothing of the kind.
 there is one, which is no duration, so that the statement fails. The server rolls the transaction back, which
 gives the rows free at once even if the refused process is frozen, and commits nothing of it even if the
 program goes on after the error.
+
+**Whether it was this statement.** Drivers name their prepared statements by a counter. A pooler that gives
+each transaction another connection (PgBouncer in transaction mode, before 1.21 or without
+`max_prepared_statements`) may run what another program has prepared there under the same name, without an
+error. So the statement says what it has written, with its table and a number that was drawn for this call,
+and `Passage.ensure_own` compares.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import secrets
+import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Final, Self, final
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast, final
 
-from ..errors import StaleFenceError
+from ..errors import ConfigurationError, StaleFenceError
 from ..lock.lease import Lease
 from ..lock.options import lock_name
 
+if TYPE_CHECKING:
+    from ..sync import Lease as SyncLease
+
+AnyLease: TypeAlias = "Lease | SyncLease"
+"""Of a task, or of a thread."""
 TABLE: Final = "aiolocks_fence"
 """Name of the table, where no other is given."""
 
@@ -79,7 +94,14 @@ _LONGEST_MS: Final = 2**31 - 1
 """The longest duration that PostgreSQL takes."""
 
 _SHARED: Final = ("semaphore", "rwlock.reader", "rangelock.")
-"""The prefixes of the kinds whose leases may be held beside others of their name."""
+"""The prefixes of the kinds whose leases may be held beside other leases of their name."""
+
+REMEDY: Final = (
+    "Let PgBouncer name them (1.21 and later, max_prepared_statements), or switch them off (asyncpg: "
+    "statement_cache_size=0; SQLAlchemy with asyncpg: also prepared_statement_cache_size=0 and unique names "
+    "from prepared_statement_name_func; psycopg: prepare_threshold=None)"
+)
+"""What to change where a pooler of transactions is between."""
 
 _REFUSED: Final = re.compile(r"aiolocks: fencing token \d+ is older than (\d+), at place (\d+)")
 
@@ -95,19 +117,21 @@ class Passage:
         names: Of the rows.
         tokens: The fencing token for each of them.
         left_ms: Milliseconds that the leases have left, the least of them; at least 1.
+        nonce: What only the statement of this passage can have been given.
     """
 
     names: tuple[str, ...]
     tokens: tuple[int, ...]
     left_ms: int
+    nonce: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
-    def of(cls, leases: Collection[Lease], names: Iterable[str] | None) -> Self:
-        """That of these leases, as they are now.
+    def of(cls, leases: Collection[AnyLease], names: Iterable[str] | None) -> Self:
+        """The passage for these leases, as they are now.
 
         Args:
-            leases: Their names are those of the rows.
-            names: Of the rows, where the one lease is to pass others.
+            leases: Their names are the names of the rows.
+            names: Names of the rows, where the one lease is to pass rows of other names.
 
         Raises:
             TypeError, ValueError: An argument is wrong.
@@ -131,6 +155,23 @@ class Passage:
             if newest[name] > token:
                 raise stale(name, fencing_token=token, seen=newest[name])
 
+    def ensure_own(self, table: str, rows: Iterable[Any]) -> None:
+        """Compares what `on_postgresql` has returned with what this passage has sent.
+
+        Args:
+            table: Quoted.
+            rows: Of one column each.
+
+        Raises:
+            ConfigurationError: Another statement has run instead.
+        """
+        said: list[Any] = [row[0] for row in rows]
+        found: Any = None
+        with suppress(ValueError, TypeError, KeyError):  # whatever another statement has said
+            found = json.loads(said[0])[:-1] if len(said) == 1 else None
+        if found != [self.nonce, table, list(self.names), list(self.tokens)]:
+            raise another_statement("fence")
+
     def refusal(self, error: BaseException | None) -> StaleFenceError | None:
         """The one that the database has reported by this error; None if it is another error."""
         found = _REFUSED.search(str(error))
@@ -140,22 +181,39 @@ class Passage:
         return stale(self.names[place], fencing_token=self.tokens[place], seen=int(found[1]))
 
 
+def _of_threads() -> tuple[type[Any], ...]:
+    """The class of the leases of `aiolocks.sync`, where the program has them."""
+    module: Any = sys.modules.get("aiolocks.sync")
+    return () if module is None else (module.Lease,)
+
+
+def quoted(table: object) -> str:
+    """The name of a table as PostgreSQL takes it, of `"name"` or `"schema.name"`."""
+    if not isinstance(table, str):
+        raise TypeError(f"table must be a str, not {type(table).__name__}")
+    parts = table.split(".")
+    if not all(parts):
+        raise ValueError(f"table must be a name, or a schema and a name with a dot between, not {table!r}")
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
 def ensure_exclusive(lease: object) -> None:
     """Returns if no other lease of its name is held beside it.
 
     Raises:
         TypeError, ValueError: It is no lease, or one that may be shared.
     """
-    if not isinstance(lease, Lease):
+    if not isinstance(lease, (Lease, *_of_threads())):
         raise TypeError(f"a fence needs leases, as `async with Lock(…) as lease` gives, not {lease!r}")
-    if lease.kind.startswith(_SHARED):
+    kind: str = cast("Any", lease).kind
+    if kind.startswith(_SHARED):
         raise ValueError(
             f"{lease!r} may be held beside others of its name, so that no token of it is the newest: "
             "fence with a lease that excludes all others"
         )
 
 
-def _rows(leases: Collection[Lease], names: Iterable[str] | None) -> dict[str, int]:
+def _rows(leases: Collection[AnyLease], names: Iterable[str] | None) -> dict[str, int]:
     if not leases:
         raise TypeError("a fence needs at least one lease, as in fence(connection, lease)")
     for lease in leases:
@@ -203,7 +261,26 @@ def _worded(error: StaleFenceError, message: str) -> StaleFenceError:
     return error
 
 
-def on_postgresql(table: str, names: str, tokens: str, left_ms: str) -> str:
+def another_statement(what: str) -> ConfigurationError:
+    """The error for a statement of ours in whose place the database has run another one."""
+    return ConfigurationError(
+        f"the database has run another statement in place of the {what}: a pooler of transactions, such as "
+        "PgBouncer, is between, and the driver names its prepared statements by a counter. Nothing protects "
+        f"this transaction: roll it back. {REMEDY}"
+    )
+
+
+def unreadable(error: BaseException | None) -> bool:
+    """Whether the driver could not read the answer to a statement, because it is that to another one."""
+    while error is not None:
+        # The last is asyncpg's own.
+        if isinstance(error, (UnicodeDecodeError, BufferError)) or type(error).__name__ == "ProtocolError":
+            return True
+        error = error.__cause__
+    return False
+
+
+def on_postgresql(table: str, names: str, tokens: str, left_ms: str, nonce: str) -> str:
     """The one statement of a fence.
 
     Args:
@@ -211,10 +288,12 @@ def on_postgresql(table: str, names: str, tokens: str, left_ms: str) -> str:
         names: The driver's placeholder for an array of text: sorted, for rows are locked in this order.
         tokens: That for an array of bigint, one for each name.
         left_ms: That for an int.
+        nonce: That for a text.
 
-    It returns one row. Refused, it fails with 22023 (`invalid_parameter_value`) and a text for
-    `Passage.refusal`.
+    It returns one row with one text, for `Passage.ensure_own`. Refused, it fails with 22023
+    (`invalid_parameter_value`) and a text for `Passage.refusal`.
     """
+    literal = table.replace("'", "''")
     return f"""
 WITH lease AS (
     SELECT * FROM unnest(CAST({names} AS text[]), CAST({tokens} AS bigint[]))
@@ -225,14 +304,19 @@ WITH lease AS (
     ON CONFLICT (name) DO UPDATE SET token = greatest(fence.token, excluded.token)
     RETURNING name, token
 )
-SELECT set_config('idle_in_transaction_session_timeout', coalesce(
-    min('aiolocks: fencing token ' || lease.token || ' is older than ' || passed.token
-        || ', at place ' || lease.place || ': ' || lease.name) FILTER (WHERE passed.token > lease.token),
-    least(
-        CAST({left_ms} AS bigint),
-        nullif(CAST(extract(epoch FROM
-            CAST(current_setting('idle_in_transaction_session_timeout') AS interval)) * 1000 AS bigint), 0)
-    )::text
-), true)
+SELECT CAST(json_build_array(
+    CAST({nonce} AS text), '{literal}',
+    array_agg(passed.name ORDER BY place), array_agg(passed.token ORDER BY place),
+    set_config('idle_in_transaction_session_timeout', coalesce(
+        min('aiolocks: fencing token ' || lease.token || ' is older than ' || passed.token
+            || ', at place ' || lease.place || ': ' || lease.name) FILTER (WHERE passed.token > lease.token),
+        least(
+            CAST({left_ms} AS bigint),
+            nullif(CAST(extract(epoch FROM
+                CAST(current_setting('idle_in_transaction_session_timeout') AS interval)
+            ) * 1000 AS bigint), 0)
+        )::text
+    ), true)
+) AS text)
 FROM lease JOIN passed ON passed.name = lease.name
 """  # noqa: S608 - placeholders and a quoted name

@@ -7,20 +7,24 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import anyio
 
 from .. import Session
-from ..errors import BackendError, LockLostError, LockTimeoutError, SessionClosedError
+from .._tasks import spawn
+from ..errors import BackendError, LockLostError, LockNotOwnedError, LockTimeoutError, SessionClosedError
+from ..lock import together
 from ..lock.acquirable import Acquirable, Pending
 from ..lock.context import SessionOptions
 from ..lock.lease import Lease
 from ..lock.options import Options, not_for_locks, optional_seconds, reject_unknown
-from ..lock.sources import log_level
+from ..lock.sources import Client, Source, log_level
 from ._holds import holds_of
 from ._limited import LimitsRecipe
 from ._refusing import Conflicting, gone_away, lost, unavailable
+
+T = TypeVar("T")
 
 Kind = Callable[[Session, str], Acquirable[Any]] | Callable[..., Acquirable[Any]]
 """The maker of the lock: called with the session, the name, and the options that were given.
@@ -58,7 +62,7 @@ def _check_call(kind: Callable[..., object], options: Mapping[str, Any]) -> None
 class Recipe:
     """Which lock, how long to wait, and what to answer if it cannot be had; checked.
 
-    Its arguments are those that the user gives, and `what`: how messages call it.
+    Its arguments are the arguments of the user, and `what`: how messages call it.
 
     Raises:
         TypeError, ValueError: An argument is wrong.
@@ -91,7 +95,7 @@ class Recipe:
         self._kind = cast("Kind", kind)
         self.blocking_timeout = optional_seconds("blocking_timeout", blocking_timeout)
         self.conflict = conflict
-        # Under this key its names are measured together, with those of routes that have the same template.
+        # Under this key its names are measured together with the names of routes that have the same template.
         self.family: Hashable = name if isinstance(name, str) else self
         Options.checked(**options)
         self._options = dict(options)
@@ -110,24 +114,79 @@ class Recipe:
         return f"<Recipe {self._kind!r} {self._options!r} blocking_timeout={self.blocking_timeout}>"
 
 
+@final
+class Held:
+    """What is held for the body of `holding`.
+
+    Attributes:
+        lease: Its lease.
+    """
+
+    __slots__ = ("_over", "_route", "_session", "_since", "lease")
+
+    def __init__(self, session: Session, lease: Lease, *, route: str) -> None:
+        self._session = session
+        self._route = route
+        self._since = asyncio.get_running_loop().time()
+        self._over: float | None = None
+        self.lease = lease
+
+    @property
+    def lasted(self) -> float:
+        """Seconds for which it was held."""
+        return (asyncio.get_running_loop().time() if self._over is None else self._over) - self._since
+
+    async def let_go(self) -> None:
+        """Releases before the body has ended, in any task, for a handler that has done its work.
+
+        If the lease was lost meanwhile, the end of the body says so.
+        """
+        try:
+            await self.lease.release()
+        except (BackendError, SessionClosedError) as error:
+            self.unreleased(error)
+        except LockNotOwnedError:
+            return
+        self._over = asyncio.get_running_loop().time()
+
+    @property
+    def over(self) -> bool:
+        """Whether `let_go` was done."""
+        return self._over is not None
+
+    def unreleased(self, error: BackendError | SessionClosedError) -> None:
+        """The work is done, and its answer is right: a client that is told otherwise would do it again."""
+        name = self.lease.name
+        together.tell(
+            log,
+            log_level(self._session, error),
+            "%r, the lock of a request that was served (%s), is not known to be released: %s",
+            *(name, self._route, error),
+            name=repr(name),
+            many="%d locks of requests that were served are not known to be released: %s: %s",
+            why=str(error),
+        )
+
+
 @asynccontextmanager
 async def holding(
     session: Session, name: str, recipe: Recipe | LimitsRecipe, gone: Gone | None, *, route: str
-) -> AsyncGenerator[Lease, None]:
+) -> AsyncGenerator[Held, None]:
     """Holds the lock of that name for the body, or says by a `Refusal` why not.
 
     The lock is acquired in the caller's own task, for some locks are that task's. The body's own exception
     always wins, whatever it is.
 
     `gone` returns when the client has hung up, and then the wait ends. It is not called any more when the
-    body begins. None: nobody watches. `route` is for the log: the method and the template of the path.
+    body begins. None: the client is not watched. `route` is for the log: the method and the template of the
+    path.
 
     Raises:
         Refusal: It could not be had, or was lost.
     """
-    watch, now = _Watch(gone), asyncio.get_running_loop().time
+    watch = Watch(gone)
     lease = await _acquired(session, name, recipe, watch, route)
-    begun, raised, since = False, None, now()
+    begun, raised, held = False, None, Held(session, lease, route=route)
     try:
         # Nothing may be awaited before this: it is what lets go again.
         async with lease:
@@ -136,34 +195,28 @@ async def holding(
                 raise gone_away()
             begun = True
             try:
-                yield lease
+                yield held
             except BaseException as error:
                 raised = error
                 raise
     except LockLostError as error:
         if error is raised:
             raise
-        raise lost(begun=begun) from error
+        if not held.over:
+            raise lost(begun=begun) from error
     except (BackendError, SessionClosedError) as error:
         if error is raised:
             raise
-        # The work is done, and its answer is right: a client that is told otherwise would do it again.
-        level = log_level(session, error)
-        log.log(
-            level,
-            "%r, the lock of a request that was served (%s), is not known to be released: %s",
-            name,
-            route,
-            error,
-        )
+        if not held.over:  # else it was told
+            held.unreleased(error)
     finally:
         if begun:
-            holds_of(session).add(now() - since, name, recipe.family)
+            holds_of(session).add(held.lasted, name, recipe.family)
         del raised  # which would keep this frame, and so itself
 
 
 async def _acquired(
-    session: Session, name: str, recipe: Recipe | LimitsRecipe, watch: _Watch, route: str
+    session: Session, name: str, recipe: Recipe | LimitsRecipe, watch: Watch, route: str
 ) -> Lease:
     pending: Pending[Lease] = recipe.lock(session, name).acquire(blocking_timeout=recipe.blocking_timeout)
     try:
@@ -172,13 +225,25 @@ async def _acquired(
         raise recipe.conflict.refusal(error, holds_of(session).median(name, recipe.family)) from error
     except (SessionClosedError, BackendError) as error:
         if isinstance(error, BackendError):
-            level = log_level(session, error)
-            log.log(level, "a request was refused (%s, which needs %r): %s", route, name, error)
+            tell_refused(log_level(session, error), route, name, error)
         raise unavailable(error) from error
 
 
+def tell_refused(level: int, route: str, name: str, error: BaseException) -> None:
+    """A request of this route got 503, because the server did not answer for that name."""
+    together.tell(
+        log,
+        level,
+        "a request was refused (%s, which needs %r): %s",
+        *(route, name, error),
+        name=f"{route} ({name!r})",
+        many="%d requests were refused: %s: %s",
+        why=str(error),
+    )
+
+
 @final
-class _Watch:
+class Watch:
     """Looks whether the client is still there while its request waits."""
 
     __slots__ = ("_gone", "_task", "gone")
@@ -188,7 +253,7 @@ class _Watch:
         self._task: asyncio.Task[None] | None = None
         self.gone = False
 
-    async def unless_gone(self, pending: Pending[Lease]) -> Lease:
+    async def unless_gone(self, pending: Awaitable[T]) -> T:
         """The result of the wait.
 
         Raises:
@@ -198,7 +263,12 @@ class _Watch:
             return await pending
         # In this task, and not in one of its own: a reentrant lock is that of the task that acquires it.
         with anyio.CancelScope() as scope:
-            self._task = asyncio.create_task(self._look(self._gone, scope), name="aiolocks-disconnect")
+            self._task = spawn(
+                asyncio.get_running_loop(),
+                self._look(self._gone, scope),
+                name="aiolocks-disconnect",
+                context=None,
+            )
             try:
                 # Returned even if the client has hung up in the same moment: then it has to be let go of.
                 return await pending
@@ -207,7 +277,7 @@ class _Watch:
         raise gone_away()
 
     async def ended(self) -> None:
-        """Returns when nothing here looks any more: from now on, the connection is the handler's."""
+        """Returns when this watch does not look any more: from now on, the connection is the handler's."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -215,7 +285,7 @@ class _Watch:
         try:
             await gone()
         except Exception:
-            # A framework may raise anything here: a request is served all the same.
+            # A framework may raise anything in `gone`: a request is served all the same.
             log.debug("whether the client is still there cannot be seen", exc_info=True)
             return
         self.gone = True
@@ -224,7 +294,7 @@ class _Watch:
 
 @asynccontextmanager
 async def opened(
-    client: object, options: SessionOptions, *, close: bool | None = None
+    client: Client | Source, options: SessionOptions, *, close: bool | None = None
 ) -> AsyncGenerator[Session, None]:
     """A session on whatever was given.
 
@@ -243,14 +313,15 @@ async def opened(
         else:
             yield client
         return
-    make: Any = client
+    given: Any = client
     if isinstance(client, str) or callable(client):
-        async with Session.from_url(make, **options) as session:
+        async with Session.from_url(given, **options) as session:
             yield session
         return
     try:
-        async with Session(client, **options) as session:
+        make: Any = Session
+        async with make(given, **options) as session:
             yield session
     finally:
         if close:
-            await make.aclose()
+            await given.aclose()

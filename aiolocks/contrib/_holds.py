@@ -20,7 +20,7 @@ _KEYS: Final = 1000
 class Holds:
     """The latest holds of handlers, by key: the name of a lock, or the template of many names.
 
-    Invariant: it remembers at most `_KEYS` keys, those with the latest holds, and `_LATEST` holds of each.
+    Invariant: it remembers at most `_KEYS` keys, which have the latest holds, and `_LATEST` holds of each.
     """
 
     __slots__ = ("_of",)
@@ -47,5 +47,5 @@ _of_sessions: Final[weakref.WeakKeyDictionary[Session, Holds]] = weakref.WeakKey
 
 
 def holds_of(session: Session) -> Holds:
-    """Those of the handlers that use this session."""
+    """The holds of the handlers that use this session."""
     return _of_sessions.get(session) or _of_sessions.setdefault(session, Holds())

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
 
+from ..lock import together
+
 log = logging.getLogger("aiolocks.metrics")
 
 Names = Mapping[str, str] | Iterable[str] | Callable[[str], str | None]
@@ -87,8 +89,18 @@ def _guarded(function: Callable[[str], str | None]) -> Callable[[str], str]:
             found: Any = function(name)
             if found is not None and not isinstance(found, str):
                 raise TypeError(f"a label must be a str or None, not {found!r}")
-        except Exception:
-            log.exception("no label for the lock %r: names= has raised, and the label is 'other'", name)
+        except Exception as error:  # noqa: BLE001 - it may raise anything
+            together.tell(
+                log,
+                logging.ERROR,
+                "no label for the lock %r: names= has raised, and the label is 'other'",
+                name,
+                name=repr(name),
+                many="no label for %d events of locks: names= has raised %s, and the label is 'other': %s",
+                why=type(error).__name__,
+                key=(id(function), type(error)),
+                error=error,
+            )
             return OTHER
         return OTHER if found is None else found
 

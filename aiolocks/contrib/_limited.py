@@ -11,7 +11,7 @@ from .. import Session
 from ..errors import LockTimeoutError
 from ..kinds.limits import LONGEST, Limits, checked_keys
 from ..lock.options import LockOptions, Options, lock_name, not_for_locks, optional_seconds, reject_unknown
-from ._refusing import SOON, Conflict, Conflicting, Refusal, RetryAfter, named, no_name
+from ._refusing import SOON, UNAVAILABLE, Conflict, Conflicting, Refusal, RetryAfter, named, no_name
 
 TOO_MANY: Final = "You have reached your limit. Try again later."
 FULL: Final = "The service is at its limit. Try again later."
@@ -49,6 +49,11 @@ class Reached:
             retry_after=retry_after,
             detail=TOO_MANY if detail is None else detail,
         )
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The statuses of its refusals, and of a refusal because the server does not answer."""
+        return 429 if self._status is None else self._status, UNAVAILABLE
 
     def refusal(self, error: LockTimeoutError, measured: float | None) -> Refusal:
         """What the user chose; else 429 where the caller's own limit was reached, 503 where the total was.

@@ -71,7 +71,7 @@ def fields_of(
 ) -> list[Field]:
     """The fields of a template, where a handler has them from; `in_path` are the parameters of the path.
 
-    Those in `but` come from elsewhere.
+    The fields in `but` come from another source.
 
     Raises:
         ConfigurationError: A field is neither a parameter of the path nor one that the handler has from the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -11,8 +13,16 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from ..errors import ConfigurationError
-from ._fences import Passage
+from ._fences import REMEDY, Passage, another_statement, unreadable
 from ._fences import on_postgresql as statement_for_postgresql
+
+_PROCESS: Final = ("get_server_pid", "backend_pid", "get_backend_pid")
+"""How asyncpg, psycopg and psycopg2 call the process of the server that a connection was told of."""
+
+_COUNTED: Final = re.compile(r"__asyncpg_stmt_[0-9a-f]+__|_pg3_\d+|pg8000_statement_\d+")
+_MIXED_UP: Final = ("26000", "42P05")
+"""What the server says of a name that it does not know, or knows already."""
+_MOST_RUNS: Final = 20
 
 
 def pass_fence(connection: Connection, table: sa.Table, passage: Passage) -> None:
@@ -32,6 +42,50 @@ def pass_fence(connection: Connection, table: sa.Table, passage: Passage) -> Non
     on_dialect(connection, table, passage)
 
 
+def ensure_named_apart(connection: Connection) -> None:
+    """Returns unless a pooler is between that may run what another program has prepared.
+
+    A pooler has process numbers of its own for its clients. One that names prepared statements itself, as
+    PgBouncer from 1.21 on, is seen by their names at the server.
+
+    Raises:
+        ConfigurationError: The driver counts its prepared statements, behind a pooler.
+        DBAPIError: The database refused.
+    """
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name != "postgresql":
+        return
+    info: Any = getattr(driver, "info", driver)  # psycopg's
+    own = next((getattr(info, name) for name in _PROCESS if hasattr(info, name)), None)
+    own = own() if callable(own) else own
+    mark = f"aiolocks-{secrets.token_hex(8)}"
+    question = sa.text(
+        "SELECT CAST(pg_backend_pid() AS text), "  # noqa: S608 - hexadecimal digits
+        f"(SELECT max(name) FROM pg_prepared_statements WHERE strpos(statement, '{mark}') > 0)"
+    )
+    # psycopg prepares a statement when it has run so often.
+    for _ in range(1 + min(_MOST_RUNS, getattr(driver, "prepare_threshold", None) or 0)):
+        try:
+            rows: Any = connection.execute(question)
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) not in _MIXED_UP:
+                raise
+            raise _counted("") from error
+        process, name = rows.one()
+        if process == str(own):
+            return
+        if name is not None and _COUNTED.fullmatch(name):
+            raise _counted(f", such as {name!r},")
+
+
+def _counted(such_as: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the driver names its prepared statements by a counter{such_as} and a pooler is between. If it "
+        "pools transactions, as PgBouncer can, it may run what another program has prepared under a name. "
+        f"{REMEDY}"
+    )
+
+
 def _refuse_autocommit(connection: Connection) -> None:
     """A fence that is committed by itself would protect nothing."""
     chosen = connection.get_execution_options().get("isolation_level")
@@ -47,15 +101,22 @@ def _refuse_autocommit(connection: Connection) -> None:
 def _on_postgresql(connection: Connection, table: sa.Table, passage: Passage) -> None:
     quoted = connection.dialect.identifier_preparer.format_table(table)
     escaped = quoted.replace(":", "\\:")  # which would begin a parameter
-    statement = sa.text(statement_for_postgresql(escaped, ":names", ":tokens", ":left_ms"))
-    values = {"names": list(passage.names), "tokens": list(passage.tokens), "left_ms": passage.left_ms}
+    statement = sa.text(statement_for_postgresql(escaped, ":names", ":tokens", ":left_ms", ":nonce"))
+    values = {
+        "names": list(passage.names),
+        "tokens": list(passage.tokens),
+        "left_ms": passage.left_ms,
+        "nonce": passage.nonce,
+    }
     try:
-        connection.execute(statement, values)
-    except DBAPIError as error:
-        refusal = passage.refusal(error.orig)
+        rows: Any = connection.execute(statement, values).all()
+    except Exception as error:
+        reported = error.orig if isinstance(error, DBAPIError) else None
+        refusal = another_statement("fence") if unreadable(error) else passage.refusal(reported)
         if refusal is None:
             raise
         raise refusal from error
+    passage.ensure_own(quoted, rows)
 
 
 def _on_sqlite(connection: Connection, table: sa.Table, passage: Passage) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, final
 
 from ..errors import BackendError, LockTimeoutError, SessionClosedError
-from ..lock.naming import NameTemplate
+from ..lock.naming import NameTemplate, is_template
 from ..lock.options import Seconds, lock_name, seconds
 
 Conflict = Literal[409, 423, 429, 503]
@@ -32,7 +32,7 @@ _CONFLICTS: Final = {
 }
 
 CLIENT_CLOSED_REQUEST: Final = 499
-"""The status that nginx writes in its log for a client that hung up; nobody is there to read it."""
+"""The status that nginx writes in its log for a client that hung up; no client reads it."""
 
 UNAVAILABLE: Final = 503
 
@@ -41,7 +41,7 @@ SOON: Final = 1
 
 
 @final
-class Refusal(Exception):  # noqa: N818 - an answer, and not an error of anybody's
+class Refusal(Exception):  # noqa: N818 - an answer, and not an error
     """Raised in place of an answer, for the framework's module to make one of.
 
     Neither the name of the lock nor what Redis said is in it: the log has that.
@@ -51,7 +51,6 @@ class Refusal(Exception):  # noqa: N818 - an answer, and not an error of anybody
         detail: For the client.
         retry_after: Whole seconds; None where trying again is not what helps.
         begun: The handler had begun.
-        more: Further fields of the answer.
     """
 
     def __init__(
@@ -61,13 +60,12 @@ class Refusal(Exception):  # noqa: N818 - an answer, and not an error of anybody
         self.status = status
         self.detail = detail
         self.retry_after = retry_after
-        self.more: dict[str, str] = {}
         super().__init__(f"{status} {detail}")
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the answer."""
-        return self.more | ({} if self.retry_after is None else {"Retry-After": str(self.retry_after)})
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
 
 
 @final
@@ -99,6 +97,11 @@ class Conflicting:
         if not isinstance(self.detail, str):
             raise TypeError(f"detail must be a str, not {type(self.detail).__name__}")
 
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The statuses of its refusals, and of a refusal because the server does not answer."""
+        return self.status, UNAVAILABLE
+
     def refusal(self, error: LockTimeoutError, measured: float | None) -> Refusal:
         """The answer.
 
@@ -122,12 +125,24 @@ class Conflicting:
         return None if asked is None else seconds("retry_after", asked)
 
 
+def in_openapi(status: int) -> dict[str, Any]:
+    """A refusal with this status, for the `responses` of an OpenAPI document."""
+    detail = {"type": "object", "properties": {"detail": {"type": "string"}}}
+    return {
+        "description": _CONFLICTS[status],
+        "content": {"application/json": {"schema": detail}},
+        "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
+    }
+
+
 def filled(template: NameTemplate, values: Mapping[str, str]) -> str:
     """The name of the lock for one request.
 
     Raises:
         Refusal: The request's values make no name.
     """
+    if template.fields:
+        is_template(template.text)
     try:
         return template.fill(values)
     except ValueError:
@@ -153,7 +168,7 @@ def no_name() -> Refusal:
 
 
 def unavailable(error: BackendError | SessionClosedError) -> Refusal:
-    """The answer where nobody can tell whether the lock is free."""
+    """The answer where the session cannot tell whether the lock is free."""
     if isinstance(error, BackendError):
         detail = "Nothing was done: the service that keeps requests apart does not answer. Try again later."
     else:
@@ -162,7 +177,7 @@ def unavailable(error: BackendError | SessionClosedError) -> Refusal:
 
 
 def gone_away() -> Refusal:
-    """The answer that nobody reads."""
+    """The answer to a client that has hung up."""
     return Refusal(CLIENT_CLOSED_REQUEST, "The client has hung up.")
 
 

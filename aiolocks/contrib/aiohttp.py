@@ -22,6 +22,9 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, Unpack, cast, final, overload
+from weakref import WeakKeyDictionary
+
+from .._extras import install
 
 try:
     from aiohttp import web
@@ -29,25 +32,34 @@ except ModuleNotFoundError as error:
     if error.name != "aiohttp":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.aiohttp needs aiohttp: pip install 'aiolocks[aiohttp]'", name=error.name
+        f"aiolocks.contrib.aiohttp needs aiohttp: {install('aiohttp')}", name=error.name
     ) from error
 
 from .. import Session
 from .._visible import visible
-from ..errors import LockLostError
+from ..errors import ConfigurationError, LockLostError
 from ..kinds.lock import Lock
+from ..kinds.ratelimit import MEANT
 from ..lock.context import SessionOptions
 from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
-from ..lock.options import LockOptions, Seconds, seconds
+from ..lock.options import LockOptions, Seconds, explains, seconds
+from ..lock.sources import Client, Source
 from ._background import Work, beside, checked
 from ._erring import ANSWERED, Answers
 from ._handling import handler_begins
 from ._holding import Kind, Recipe, holding, log, opened
-from ._rates import CLIENT, KEY, TOO_MANY, Rate
+from ._rates import CLIENT, KEY, POLICY, TOO_MANY, Counted, Rate, distinct
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, Refusal, RetryAfter, filled, named
+from ._sigterm import closed_after_sigterm
 
 __all__ = ["LEASE", "SESSION", "error_middleware", "health", "locked", "rate_limited", "session_ctx"]
+
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
+
 
 P = ParamSpec("P")
 Name = str | Callable[[web.Request], str | Awaitable[str]]
@@ -68,15 +80,22 @@ else:  # before aiohttp 3.14, keys of requests were strings
         web.RequestKey("aiolocks_handled", bool) if hasattr(web, "RequestKey") else "aiolocks_handled"
     )
 
+# By the writer of the answer, which the copies share that middlewares make of a request.
+_counted: Final[WeakKeyDictionary[object, Counted]] = WeakKeyDictionary()
+
+_RATES: Final = "_aiolocks_rates"
+"""The attribute of a handler with its limits."""
+
 _LOOK_EVERY: Final = 0.1
 """Seconds between two looks at whether the client is there: aiohttp tells only if it is to cancel."""
 
 
 def session_ctx(
-    client: Any,
+    client: Client | Source,
     *,
     background: Iterable[Work] = (),
     close: bool | None = None,
+    close_after_sigterm: Seconds | None = None,
     **session_options: Unpack[SessionOptions],
 ) -> Callable[[web.Application], AsyncGenerator[None, None]]:
     """A context for `app.cleanup_ctx` that opens a session, and closes it after the last request.
@@ -92,22 +111,46 @@ def session_ctx(
         client: A URL, a function that makes a client, a client, or a `Session`. A client made from a URL or
             by a function is closed at the end. A client or `Session` that you give stays open, unless
             `close=True`.
-        background: Functions `async def f(session)` that run beside the application. They start when this
-            context is entered. Before it ends, they are cancelled and awaited. If a function returns, it is
-            not called again, and the log says so at `INFO`. If it raises, the error is logged with its
+        background: Async functions that run beside the application. Each takes one parameter, the session, or
+            none: `[sweep, nightly.run, partial(leadership.run, main)]`. They start when this context is
+            entered, in its `contextvars`.
+            Before it ends, they are cancelled and awaited. If a function returns, it is not called again, and
+            the log says so at `INFO`. If it raises, even a `BaseException`, the error is logged with its
             traceback, and the function is called again after a pause: 0 to 1 s at random, doubled after each
-            further error, up to 60 s. After 60 s of work, the pause is 0 to 1 s again.
+            further error, up to 60 s. After 60 s of work, the pause is 0 to 1 s again. `SystemExit` and
+            `KeyboardInterrupt` end the program.
         close: True also closes a client or `Session` that you gave. None, the default, and False do not.
+        close_after_sigterm: Seconds from `SIGTERM` until the session is closed, whatever runs: bodies are
+            cancelled, and their locks are released. Give less than the time after which your server kills the
+            process; some servers never cancel a handler. The handler of the signal that was there is called,
+            too; without one, `SIGTERM` ends the process at once, as before. Outside of the main thread, as in
+            a test client, it has no effect, and the log says so at `INFO`. If the process goes on, each later
+            use of the session is a `SessionClosedError`. Default None: not at all.
         **session_options: Options of the `Session`, such as `prefix`. Not together with a `Session`.
 
     Raises:
-        TypeError: `background` has something else than functions. When the application starts: `client` is
-            none of these, or options were given together with a `Session`.
+        TypeError, ValueError: `close_after_sigterm` is wrong.
+        TypeError: `background` has something else than such functions. When the application starts: `client`
+            is none of these, or options were given together with a `Session`.
+        ConfigurationError: When the application starts: a route has `health` as its handler, where `health()`
+            makes it.
     """
     works = checked(background)
+    after = None if close_after_sigterm is None else seconds("close_after_sigterm", close_after_sigterm)
 
     async def context(app: web.Application) -> AsyncGenerator[None, None]:
-        async with opened(client, session_options, close=close) as session:
+        for route in app.router.routes():
+            if inspect.unwrap(route.handler) is health:
+                raise ConfigurationError(
+                    f"the handler of {route.resource!r} is the function health, which makes the handler: "
+                    "write health()"
+                )
+        if not app.on_response_prepare.frozen:  # of a subapplication
+            app.on_response_prepare.append(_tell_of_limits)
+        async with (
+            opened(client, session_options, close=close) as session,
+            closed_after_sigterm(session, after),
+        ):
             app[SESSION] = session
             async with beside(session, works):
                 yield
@@ -179,8 +222,8 @@ app = web.Application(middlewares=[error_middleware(status=409)])
 
 An `ExceptionGroup`, such as that of a `TaskGroup`, is answered if each error in it is in the table; the
 lowest row counts. Answers are JSON, `{"detail": "…"}`. They do not name the lock or its holder. The log names
-them, with the route, under `aiolocks.requests`: at `WARNING` for 503, at `INFO` for the others. If an answer
-has already begun, the connection is closed, as after any error.
+them, with the route, under `aiolocks.requests`: at `WARNING` for 503, at `INFO` for other answers. If an
+answer has already begun, the connection is closed, as after any error.
 """
 
 
@@ -235,11 +278,12 @@ def locked(
     ```
 
     It decorates coroutine functions, methods that get the request, and the methods of a `web.View`. Put it
-    below the decorator that makes the route.
+    below the decorator that makes the route. To stream while the lock is held, write to a
+    `web.StreamResponse` in the handler: a body that is an async generator is sent after the handler returned.
 
     If the lock is not acquired in time, the answer is 423, or the `status` you chose, with `Retry-After`. If
     Redis does not answer, it is 503. If the lease is lost, the handler is cancelled, and the answer is 500,
-    or that of `error_middleware`; if an answer has begun, the connection is closed. Answers are JSON,
+    or the answer of `error_middleware`; if an answer has begun, the connection is closed. Answers are JSON,
     `{"detail": "…"}`. If the client disconnects while its request waits, the request leaves the queue. An
     error that the handler raises is never replaced.
 
@@ -294,14 +338,14 @@ def locked(
 
         @functools.wraps(handler)
         async def holds(*args: P.args, **kwargs: P.kwargs) -> web.StreamResponse:
-            request, begun = _request_of(args), False
+            request, begun = _request_of(args, "locked"), False
             try:
                 found = name_of(request)
                 if not isinstance(found, str) and inspect.isawaitable(found):
                     found = await found
                 session, gone = session_of_request(request), functools.partial(_gone, request)
-                async with holding(session, named(found), recipe, gone, route=_route_of(request)) as lease:
-                    request[LEASE], begun = lease, True
+                async with holding(session, named(found), recipe, gone, route=_route_of(request)) as held:
+                    request[LEASE], begun = held.lease, True
                     handler_begins()
                     return await handler(*args, **kwargs)
             except Refusal as refusal:
@@ -318,8 +362,9 @@ def locked(
     return decorate
 
 
+@explains("rate_limited()", MEANT)
 def rate_limited(
-    name: str,
+    name: Name,
     limit: int,
     *,
     per: Seconds,
@@ -328,10 +373,11 @@ def rate_limited(
     blocking_timeout: Seconds | None = 0.0,
     status: Conflict = 429,
     detail: str = TOO_MANY,
+    policy: str = POLICY,
 ) -> Callable[
     [Callable[P, Awaitable[web.StreamResponse]]], Callable[P, Coroutine[Any, Any, web.StreamResponse]]
 ]:
-    """Decorates a handler: a number of requests in a number of seconds is admitted, and the others get 429.
+    """Decorates a handler: a number of requests in a number of seconds is admitted, and the rest get 429.
 
     ```python
     @routes.get("/search")
@@ -340,33 +386,43 @@ def rate_limited(
         ...
     ```
 
-    A request above the limit is answered 429 with `Retry-After`. Each answer that has not begun has the
-    header fields `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10. If Redis does
-    not answer, the answer is 503. See `aiolocks.RateLimit` for the number of requests that a window admits.
-    Put the decorator below the decorator that makes the route.
+    A request above the limit is answered 429 with `Retry-After`. Each answer to a request that was counted
+    has the header fields `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10: lists
+    with an item for each limit of the handler. `q` is `burst`, `w` the whole seconds in which an empty bucket
+    fills, `r` the requests that would be admitted at once, `t` the seconds until the bucket is full or, of a
+    limit that has refused, until it would admit the request. If only a subapplication has `session_ctx`,
+    answers that its handlers prepare, and answers of middlewares, do not have the fields.
+
+    If Redis does not answer, the answer is 503. See `aiolocks.RateLimit` for the number of requests that a
+    window admits. Put the decorator below the decorator that makes the route.
 
     Args:
-        name: A template. `{client}` is `request.remote`. Behind a proxy this is the address of the proxy,
-            unless a middleware such as those of aiohttp-remotes replaces it. `{key}` is the result of `key`.
-            Another field is a path parameter or, if the path has none of that name, a query parameter.
+        name: A template, or a function of the request, `async` or not, that returns the name. `{client}` is
+            `request.remote`. Behind a proxy this is the address of the proxy, unless a middleware such as
+            one of aiohttp-remotes replaces it. `{key}` is the result of `key`. Another field is a path
+            parameter or, if the path has none of that name, a query parameter. The name stands in `aiolocks
+            ls`, in the dashboard and in logs: make it of an id, or of a hash of a secret such as an API key.
+            Limits of one handler have names of their own.
         limit: Requests that are admitted in each `per`, in the long run.
         per: Seconds, 1 ms to ten years.
         burst: Requests that are admitted at once after a rest. Default: `limit`.
         key: A function of the request, `async` or not, that returns who asks, such as the id of a user. Give
             it if the name has the field `{key}`, and only then.
         blocking_timeout: Seconds that a request may wait for its turn; 0 for none; None for as long as it
-            takes. Default 0: a request above the limit is answered at once.
+            takes. Default 0: a request above the limit is answered at once. If the client hangs up while its
+            request waits, the request gives up its place.
         status: Status of the answer to a request above the limit: 423, 409, 429 or 503. Default 429 (Too Many
             Requests).
         detail: Text of this answer.
+        policy: The name of this limit in the header fields, of printable ASCII. Default: `"default"`. If
+            limits of one handler have the same, the second is told as `"default-2"`.
 
     Raises:
         TypeError, ValueError: An argument is wrong. From a request: the name has the field `{client}`, and
             the request has no client address, as over a unix socket.
+        ConfigurationError: The handler has a limit of the same name.
         RuntimeError: From a request: the application has no session.
     """
-    if key is not None and not callable(key):
-        raise TypeError(f"key must be a function that returns who asks, not {type(key).__name__}")
     rate = Rate(
         "rate_limited()",
         name,
@@ -376,17 +432,9 @@ def rate_limited(
         blocking_timeout=blocking_timeout,
         status=status,
         detail=detail,
-        has_key=key is not None,
+        policy=policy,
+        key=key,
     )
-
-    async def values(request: web.Request) -> dict[str, str]:
-        found = _values(rate.template, request, but=(CLIENT, KEY))
-        if CLIENT in rate.template.fields:
-            found[CLIENT] = rate.client(request.remote)
-        if key is not None:
-            who = key(request)
-            found[KEY] = rate.key(await who if inspect.isawaitable(who) else who)
-        return found
 
     def decorate(
         handler: Callable[P, Awaitable[web.StreamResponse]],
@@ -397,27 +445,62 @@ def rate_limited(
                 f"{handler!r}"
             )
 
+        rates = (rate, *getattr(handler, _RATES, ()))
+        distinct("rate_limited()", rates)
+
         @functools.wraps(handler)
         async def limited(*args: P.args, **kwargs: P.kwargs) -> web.StreamResponse:
-            request = _request_of(args)
+            request = _request_of(args, "rate_limited")
+            counted = _counted.setdefault(request.writer, Counted(added=False))
             try:
-                session, asked = session_of_request(request), rate.name(await values(request))
-                fields = await rate.admit(session, asked, route=_route_of(request))
+                session, asked = session_of_request(request), await _limit_of(rate, key, request)
+                gone = functools.partial(_gone, request) if rate.waits else None
+                await rate.admit(session, asked, gone, counted, route=_route_of(request))
+                response = await handler(*args, **kwargs)
             except Refusal as refusal:
-                return web.json_response(
+                response = web.json_response(
                     {"detail": refusal.detail}, status=refusal.status, headers=refusal.headers
                 )
-            response = await handler(*args, **kwargs)
+            except web.HTTPException as answer:
+                await _tell_of_limits(request, answer)
+                raise
             if not response.prepared:
-                response.headers.update(fields)
+                await _tell_of_limits(request, response)
             return response
 
+        setattr(limited, _RATES, rates)
         return limited
 
     return decorate
 
 
-def _request_of(args: tuple[object, ...]) -> web.Request:
+async def _limit_of(rate: Rate, key: Callable[[web.Request], object] | None, request: web.Request) -> str:
+    """The name of the limit of this request."""
+    if rate.template is None:
+        given: Any = rate.name_given
+        asked = given(request)
+        return rate.found(await asked if inspect.isawaitable(asked) else asked)
+    values = _values(rate.template, request, but=(CLIENT, KEY))
+    if CLIENT in rate.fields:
+        values[CLIENT] = rate.client(request.remote)
+    if key is not None:
+        who = key(request)
+        values[KEY] = rate.key(await who if inspect.isawaitable(who) else who)
+    return rate.name(values)
+
+
+async def _tell_of_limits(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Adds the fields of the limits that have counted a request to its answer, which is about to be sent.
+
+    It is a signal of the application, and sees each answer, also the answers of middlewares. In a
+    subapplication, where `session_ctx` comes too late for a signal, only `rate_limited` calls it.
+    """
+    counted = _counted.get(request.writer)
+    if counted is not None:
+        response.headers.update(counted.fields)
+
+
+def _request_of(args: tuple[object, ...], of: str) -> web.Request:
     """The request of a handler: it gets it, or, in a view, has it."""
     for each in args:
         if isinstance(each, web.Request):
@@ -425,7 +508,7 @@ def _request_of(args: tuple[object, ...]) -> web.Request:
         if isinstance(each, web.View):
             return each.request
     raise TypeError(
-        "locked() decorates handlers: coroutine functions of a web.Request, and methods of a web.View"
+        f"{of}() decorates handlers: coroutine functions of a web.Request, and methods of a web.View"
     )
 
 
@@ -454,7 +537,7 @@ def _values(template: NameTemplate, request: web.Request, *, but: tuple[str, ...
     for field in template.fields:
         if field in but:
             continue
-        # The path comes first: nobody can name another lock by adding a query to it.
+        # The path comes first: a client cannot name another lock by adding a query to it.
         value = request.match_info.get(field)
         if value is None:
             value = request.query.get(field)

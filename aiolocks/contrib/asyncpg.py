@@ -13,10 +13,15 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from ..errors import ConfigurationError
-from ..lock.lease import Lease
-from ._fences import CREATE_KEY, TABLE, Passage, on_postgresql
+from ._fences import CREATE_KEY, TABLE, AnyLease, Passage, another_statement, on_postgresql, unreadable
+from ._fences import quoted as quoted_name
 
 __all__ = ["Connection", "create_fence_table", "fence"]
+
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
 
 
 class Connection(Protocol):
@@ -32,6 +37,10 @@ class Connection(Protocol):
 
     async def execute(self, query: str, *args: Any) -> Any:
         """Runs a statement."""
+        ...
+
+    async def fetch(self, query: str, *args: Any) -> Any:
+        """Runs a statement, and returns its rows."""
         ...
 
 
@@ -51,7 +60,7 @@ async def create_fence_table(connection: Connection, *, table: str = TABLE) -> N
 
     After a cancellation, the table may have been made or not.
     """
-    quoted = _quoted(table)
+    quoted = quoted_name(table)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", CREATE_KEY)
         await connection.execute(
@@ -60,7 +69,7 @@ async def create_fence_table(connection: Connection, *, table: str = TABLE) -> N
 
 
 async def fence(
-    connection: Connection, *leases: Lease, names: Iterable[str] | None = None, table: str = TABLE
+    connection: Connection, *leases: AnyLease, names: Iterable[str] | None = None, table: str = TABLE
 ) -> None:
     """Protects all writes of a transaction from a late holder. Call it first in the transaction.
 
@@ -70,15 +79,16 @@ async def fence(
     rolled back, its fence is undone, too. In a savepoint, the fence is undone when the savepoint is rolled
     back; then call it again.
 
-    The fence is one statement, at each isolation level. It needs a table: see `create_fence_table`. It also
+    The fence is one statement, at each isolation level, and its answer says what it has written. It needs a
+    table: see `create_fence_table`. It also
     sets `idle_in_transaction_session_timeout` for this transaction, to the time that is left of the lease. If
     this process is suspended, the server then ends the transaction, and the next holder goes on. A shorter
     setting stays.
 
     Args:
         connection: A connection of asyncpg, in a transaction.
-        leases: One lease or more, in any order. Each must be of a lock that excludes all other holders of its
-            name. The name of the lock is the name of its row.
+        leases: One lease or more, also of `aiolocks.sync`, in any order. Each must be of a lock that excludes
+            all other holders of its name. The name of the lock is the name of its row.
         names: Names of the rows, if they are not the name of the lock. Use it for the lease of a `MultiLock`
             (`names=lock.names`), and if locks of different kinds or prefixes share a name. Only with one
             lease.
@@ -86,7 +96,9 @@ async def fence(
 
     Raises:
         TypeError, ValueError: An argument is wrong, or two rows have the same name; before any I/O.
-        ConfigurationError: The connection is not in a transaction; before any I/O.
+        ConfigurationError: The connection is not in a transaction; before any I/O. Or a pooler of
+            transactions, such as PgBouncer, has run a statement of another program in place of the fence: let
+            the error leave the transaction, and change the setting that the message names.
         LockLostError: A lease is no longer held; before any I/O.
         StaleFenceError: A later lease has passed. PostgreSQL commits nothing of this transaction any more.
         asyncpg.PostgresError: The error of the database, unchanged. Run the transaction again after a
@@ -99,7 +111,8 @@ async def fence(
     The idea is that of *Fencing tokens* in "How to do distributed locking" (M. Kleppmann, 2016). The source,
     `aiolocks/contrib/_fences.py`, argues how the database must compare tokens.
     """
-    statement = on_postgresql(_quoted(table), "$1", "$2", "$3")
+    quoted = quoted_name(table)
+    statement = on_postgresql(quoted, "$1", "$2", "$3", "$4")
     passage = Passage.of(leases, names)
     if not connection.is_in_transaction():
         raise ConfigurationError(
@@ -107,18 +120,12 @@ async def fence(
             "enter connection.transaction() before"
         )
     try:
-        await connection.execute(statement, passage.names, passage.tokens, passage.left_ms)
+        rows = await connection.fetch(
+            statement, passage.names, passage.tokens, passage.left_ms, passage.nonce
+        )
     except Exception as error:
-        refusal = passage.refusal(error)
+        refusal = another_statement("fence") if unreadable(error) else passage.refusal(error)
         if refusal is None:
             raise
         raise refusal from error
-
-
-def _quoted(table: object) -> str:
-    if not isinstance(table, str):
-        raise TypeError(f"table must be a str, not {type(table).__name__}")
-    parts = table.split(".")
-    if not all(parts):
-        raise ValueError(f"table must be a name, or a schema and a name with a dot between, not {table!r}")
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+    passage.ensure_own(quoted, rows)

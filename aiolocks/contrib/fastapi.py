@@ -10,24 +10,25 @@ async def ship(order_id: int, lease: Annotated[Lease, Locked("order:{order_id}",
 ```
 """
 
-# Annotations are objects here, for FastAPI looks at them.
+# Annotations are objects in this module: FastAPI looks at them.
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, Never, Unpack, final
+from typing import Any, Final, Never, Unpack, final
 from weakref import WeakKeyDictionary
+
+from .._extras import install
 
 try:
     from fastapi import Request, params
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, PlainTextResponse, Response
-    from starlette.routing import compile_path
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.fastapi needs FastAPI: pip install 'aiolocks[fastapi]'", name=error.name
+        f"aiolocks.contrib.fastapi needs FastAPI: {install('fastapi')}", name=error.name
     ) from error
 
 from ..kinds.lock import Lock
@@ -35,15 +36,18 @@ from ..lock.context import SessionOptions
 from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
 from ..lock.options import LockOptions, Seconds, seconds
+from ..lock.sources import Client, Source
 from ._background import Work, beside, checked
 from ._erring import ANSWERED, Answers
 from ._fastapi_hold import Hold, route_of
 from ._fastapi_limits import Limited
-from ._fastapi_rates import Admit, RateLimited
-from ._fastapi_session import STATE, current_session, routes_of, session_of, with_mounted
+from ._fastapi_rates import RateLimited
+from ._fastapi_routes import check_routes, mounted_in
+from ._fastapi_session import STATE, current_session, session_of
 from ._holding import Kind, Recipe, opened
 from ._parameters import Field, fields_of
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter, filled, named
+from ._sigterm import closed_after_sigterm
 
 __all__ = [
     "Limited",
@@ -56,15 +60,22 @@ __all__ = [
     "session_of",
 ]
 
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
+
+
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 def session_lifespan(
-    client: Any,
+    client: Client | Source,
     *,
     lifespan: Lifespan | None = None,
     background: Iterable[Work] = (),
     close: bool | None = None,
+    close_after_sigterm: Seconds | None = None,
     **session_options: Unpack[SessionOptions],
 ) -> Lifespan:
     """A lifespan that opens a session for the application, and closes it after the last request.
@@ -82,32 +93,52 @@ def session_lifespan(
             `close=True`.
         lifespan: Your own lifespan. It begins after the session is opened, and ends before the session is
             closed. What it yields is passed on.
-        background: Functions `async def f(session)` that run beside the application. They start after your
-            `lifespan` has begun. Before it ends, they are cancelled and awaited. If a function returns, it is
-            not called again, and the log says so at `INFO`. If it raises, the error is logged with its
+        background: Async functions that run beside the application. Each takes one parameter, the session, or
+            none: `[sweep, nightly.run, partial(leadership.run, main)]`. They start after your `lifespan` has
+            begun, in its context.
+            Before it ends, they are cancelled and awaited. If a function returns, it is not called again, and
+            the log says so at `INFO`. If it raises, even a `BaseException`, the error is logged with its
             traceback, and the function is called again after a pause: 0 to 1 s at random, doubled after each
-            further error, up to 60 s. After 60 s of work, the pause is 0 to 1 s again.
+            further error, up to 60 s. After 60 s of work, the pause is 0 to 1 s again. `SystemExit` and
+            `KeyboardInterrupt` end the program.
         close: True also closes a client or `Session` that you gave. None, the default, and False do not.
+        close_after_sigterm: Seconds from `SIGTERM` until the session is closed, whatever runs: bodies are
+            cancelled, and their locks are released. Give less than the time after which your server kills the
+            process; some servers never cancel a handler. The handler of the signal that was there is called,
+            too; without one, `SIGTERM` ends the process at once, as before. Outside of the main thread, as in
+            a test client, it has no effect, and the log says so at `INFO`. If the process goes on, each later
+            use of the session is a `SessionClosedError`. Default None: not at all.
         **session_options: Options of the `Session`, such as `prefix`. Not together with a `Session`.
 
     Raises:
-        TypeError: `background` has something else than functions. When the application starts: `client` is
-            none of these, or options were given together with a `Session`.
+        TypeError, ValueError: `close_after_sigterm` is wrong.
+        TypeError: `background` has something else than such functions. When the application starts: `client`
+            is none of these, or options were given together with a `Session`.
         ConfigurationError: When the application starts: the name of a `Locked` or a `RateLimited` has a field
-            that its route does not have.
+            that its route does not have, also in a mounted application; two `RateLimited` of one route have
+            the same name; or a route has `health` as its handler, where `health()` makes it.
     """
     works = checked(background)
+    after = None if close_after_sigterm is None else seconds("close_after_sigterm", close_after_sigterm)
 
     @asynccontextmanager
     async def both(app: Starlette) -> AsyncGenerator[Any, None]:
-        _check_names(app)
-        async with opened(client, session_options, close=close) as session:
-            for each in with_mounted(app):
-                setattr(each.state, STATE, session)
+        check_routes(app, health)
+        async with (
+            opened(client, session_options, close=close) as session,
+            closed_after_sigterm(session, after),
+        ):
+            for each in mounted_in(app):
+                if isinstance(each.app, Starlette):
+                    setattr(each.app.state, STATE, session)
             async with nullcontext() if lifespan is None else lifespan(app) as state, beside(session, works):
                 yield state
 
     return both
+
+
+_OF_ALL: Final = "_aiolocks_of_all"
+"""Attribute of a handler that was installed for all errors of locks together."""
 
 
 def install_error_handlers(app: Starlette, *, status: Conflict = 423) -> None:
@@ -129,11 +160,12 @@ def install_error_handlers(app: Starlette, *, status: Conflict = 423) -> None:
 
     An `ExceptionGroup`, such as that of a `TaskGroup`, is answered if each error in it is in the table; the
     lowest row counts. Answers are JSON, `{"detail": "…"}`. They do not name the lock or its holder. The log
-    names them, with the route, under `aiolocks.requests`: at `WARNING` for 503, at `INFO` for the others. If
-    an answer has already begun, the connection is closed, as after any error.
+    names them, with the route, under `aiolocks.requests`: at `WARNING` for 503, at `INFO` for other answers.
+    If an answer has already begun, the connection is closed, as after any error.
 
     If your application has its own handler for one of these classes, that handler is called, whether it is
-    added before or after. A mounted application has its own handlers: call this function for it, too.
+    added before or after. A mounted application has its own handlers: call this function for it, too. Of two
+    calls for one application, the last one counts.
 
     Args:
         app: The application, of FastAPI or of Starlette.
@@ -159,8 +191,11 @@ def install_error_handlers(app: Starlette, *, status: Conflict = 423) -> None:
             raise error
         return JSONResponse({"detail": refusal.detail}, refusal.status, refusal.headers)
 
+    setattr(answer, _OF_ALL, True)
+    handlers = app.exception_handlers
     for cls in ANSWERED:
-        app.exception_handlers.setdefault(cls, answer)
+        if cls not in handlers or hasattr(handlers[cls], _OF_ALL):
+            handlers[cls] = answer
 
 
 def health(*, within: Seconds = 5.0) -> Callable[[Request], Awaitable[PlainTextResponse]]:
@@ -205,13 +240,16 @@ class Locked(params.Depends):
         ...
     ```
 
-    The lock is released when the handler has returned, before the answer is sent. `Depends(Locked(...))`
-    holds it until the answer has been sent, as FastAPI does with its own dependencies.
+    The lock is released when the handler has returned, before the answer is sent. If the handler is a
+    generator, whose items FastAPI streams, the lock is released when the generator has ended: by itself, by
+    an error, or because the client hung up. `Depends(Locked(...))` holds it until the answer has been sent
+    and background tasks are done, as FastAPI does with its own dependencies.
 
     If the lock is not acquired in time, the answer is 423, or the `status` you chose, with `Retry-After`. If
     Redis does not answer, it is 503. If the lease is lost, the handler is cancelled, and the answer is 500,
-    or that of `install_error_handlers`. If the client disconnects while its request waits, the request leaves
-    the queue. An error that the handler raises is never replaced.
+    or the answer of `install_error_handlers`; if a stream has begun, the connection is closed. If the client
+    disconnects while its request waits, the request leaves the queue. An error that the handler raises is
+    never replaced.
 
     Args:
         name: A template such as `"order:{order_id}"`, or a dependency that returns the name. The fields of a
@@ -284,7 +322,7 @@ class Locked(params.Depends):
                 "decorator. A Lock decorates coroutine functions, and aiolocks.contrib.aiohttp.locked "
                 "decorates the handlers of aiohttp"
             )
-        return self.hold(**solved)
+        return self.hold(until_sent=True, **solved)
 
 
 @final
@@ -311,6 +349,11 @@ class _Hold(Hold):
         if self.template is not None:
             fields_of(self.template, endpoint, in_path)
 
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The statuses of its refusals."""
+        return self._recipe.conflict.statuses
+
     def _wanted(self, request: Request, *asked: Any) -> tuple[str, Recipe]:
         name = named(*asked) if self.template is None else self._filled(self.template, request)
         return name, self._recipe
@@ -325,31 +368,3 @@ class _Hold(Hold):
 
     def __repr__(self) -> str:
         return f"<Locked {self.template!r} {self._recipe!r}>"
-
-
-def _check_names(app: Starlette) -> None:
-    """Whether all templates can be filled in, for routes that use `Locked` or `RateLimited` themselves.
-
-    Raises:
-        ConfigurationError: One cannot.
-    """
-    for route in routes_of(app):
-        endpoint, path = getattr(route, "endpoint", None), getattr(route, "path", None)
-        if endpoint is None or path is None:
-            continue
-        in_path: Mapping[str, object] = compile_path(path)[2]
-        for named_one in _named_in(endpoint, getattr(route, "dependencies", ())):
-            named_one.check(endpoint, in_path)
-
-
-def _named_in(endpoint: Callable[..., Any], dependencies: Any) -> list[_Hold | Admit]:
-    try:
-        parameters = inspect.signature(endpoint, eval_str=True).parameters.values()
-    except (NameError, TypeError, ValueError):
-        return []  # the first request will tell
-    found = [*dependencies]
-    for parameter in parameters:
-        found += [parameter.default, *getattr(parameter.annotation, "__metadata__", ())]
-    dependencies = [each.dependency for each in found if isinstance(each, params.Depends)]
-    dependencies = [each.hold if isinstance(each, Locked) else each for each in dependencies]
-    return [each for each in dependencies if isinstance(each, (_Hold, Admit))]

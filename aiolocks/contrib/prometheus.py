@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, final
 
+from .._extras import install
+
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.metrics import MetricWrapperBase
@@ -20,14 +22,33 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError(
-        "aiolocks.contrib.prometheus needs prometheus-client: pip install 'aiolocks[prometheus]'"
+        f"aiolocks.contrib.prometheus needs prometheus-client: {install('prometheus')}"
     ) from error
 
 from ..lock.statistics import BOUNDS
 from ._labels import Names, bounds
-from ._measuring import COUNTERS, GAUGES, HOLD, WAIT, MeasuringListener
+from ._measuring import (
+    COUNTERS,
+    GAUGES,
+    HOLD,
+    LAST_SUCCESS,
+    LATENESS,
+    MISSED_TICKS,
+    OUTCOMES,
+    RUNS,
+    SCHEDULE,
+    WAIT,
+    MeasuringListener,
+    metrics_of,
+)
 
 __all__ = ["PrometheusListener"]
+
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
+
 
 log: Final = logging.getLogger("aiolocks.metrics")
 
@@ -36,7 +57,23 @@ _LOOK_EVERY: Final = 5.0
 """Seconds after which a process that has something to tell looks for dead ones again."""
 _PID: Final = re.compile(r"_(\d+)\.db")
 
-_Series = dict[str, Callable[[float], object]]
+_Write = Callable[[float], object]
+
+
+@final
+class _Series(dict[str, _Write]):
+    """What adds to the metrics of a kind and a label, by metric; made as it is first asked for."""
+
+    def __init__(self, metrics: _Metrics, kind: str, label: str) -> None:
+        super().__init__()
+        self._of = metrics, kind, label
+
+    def __missing__(self, metric: str) -> _Write:
+        metrics, kind, label = self._of
+        write = self[metric] = metrics.writer(metric, kind, label)
+        return write
+
+
 """By metric, of one kind and one label: adds to it, or records a duration."""
 
 
@@ -159,7 +196,7 @@ class _Metrics(Collector):
             "wait": Histogram("aiolocks_wait_seconds", WAIT, _LABELS, registry=None, buckets=wait),
             "hold": Histogram("aiolocks_hold_seconds", HOLD, _LABELS, registry=None, buckets=hold),
         }
-        # Where several processes write for one endpoint: of those that live, together.
+        # Where several processes write for one endpoint: the sum over the processes that live.
         self._gauges = {
             name: Gauge(f"aiolocks_{name}", text, _LABELS, registry=None, multiprocess_mode="livesum")
             for name, (_, text) in GAUGES.items()
@@ -168,16 +205,49 @@ class _Metrics(Collector):
             name: Counter(f"aiolocks_{name}_total", text, _LABELS, registry=None)
             for name, (_, text) in COUNTERS.items()
         }
+        self._runs = Counter("aiolocks_schedule_runs_total", RUNS, (*_LABELS, "outcome"), registry=None)
+        self._missed = Counter("aiolocks_schedule_missed_ticks_total", MISSED_TICKS, _LABELS, registry=None)
+        self._lateness = Histogram(
+            "aiolocks_schedule_lateness_seconds", LATENESS, _LABELS, registry=None, buckets=BOUNDS
+        )
+        # Also of a process that has ended: its successor need not have run the schedule yet.
+        self._last_success = Gauge(
+            "aiolocks_schedule_last_success_timestamp_seconds",
+            LAST_SUCCESS,
+            _LABELS,
+            registry=None,
+            multiprocess_mode="max",
+        )
 
     def series(self, kind: str, label: str) -> _Series:
-        return {
-            **{name: one.labels(kind, label).observe for name, one in self._durations.items()},
-            **{name: one.labels(kind, label).inc for name, one in self._gauges.items()},
-            **{name: one.labels(kind, label).inc for name, one in self._counters.items()},
-        }
+        series = _Series(self, kind, label)
+        for metric in metrics_of(kind):
+            series[metric]  # there from now on
+        if kind == SCHEDULE:
+            series |= {
+                **{f"runs_{one}": self._runs.labels(kind, label, one).inc for one in OUTCOMES},
+                "missed_ticks": self._missed.labels(kind, label).inc,
+                "lateness": self._lateness.labels(kind, label).observe,
+                # Not there before the first: a 0 would be a success of 1970.
+                "last_success": lambda at: self._last_success.labels(kind, label).set(at),
+            }
+        return series
+
+    def writer(self, metric: str, kind: str, label: str) -> _Write:
+        """What adds to a metric of all kinds."""
+        if metric in self._durations:
+            return self._durations[metric].labels(kind, label).observe
+        of_all: dict[str, Counter | Gauge] = {**self._counters, **self._gauges}
+        return of_all[metric].labels(kind, label).inc
 
     def _all(self) -> Iterable[MetricWrapperBase]:
-        return *self._durations.values(), *self._gauges.values(), *self._counters.values()
+        of_schedules = self._runs, self._missed, self._lateness, self._last_success
+        return (
+            *self._durations.values(),
+            *self._gauges.values(),
+            *self._counters.values(),
+            *of_schedules,
+        )
 
     def describe(self) -> Iterable[Metric]:
         for metric in self._all():
@@ -216,7 +286,7 @@ def _metrics_of(registry: object, buckets: tuple[tuple[float, ...], tuple[float,
 
 
 def _stands_in(registry: CollectorRegistry, metrics: _Metrics) -> bool:
-    """Whether nobody has unregistered it: a program that clears a registry wants new ones."""
+    """Whether it is still registered: a program that clears a registry wants new metrics."""
     try:
         registry.register(metrics)
     except ValueError:

@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar, cast, overload
 
+from .._extras import install
+
 try:
     import sqlalchemy as sa
 except ModuleNotFoundError as error:
     if error.name != "sqlalchemy":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.sqlalchemy needs sqlalchemy: pip install 'aiolocks[sqlalchemy]'", name=error.name
+        f"aiolocks.contrib.sqlalchemy needs sqlalchemy: {install('sqlalchemy')}", name=error.name
     ) from error
 
 from sqlalchemy.dialects import mysql
@@ -27,11 +29,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateTable
 
-from ..lock.lease import Lease
-from ._fences import CREATE_KEY, TABLE, Passage, ensure_exclusive, unwritten
-from ._passing import pass_fence
+from ._fences import CREATE_KEY, TABLE, AnyLease, Passage, ensure_exclusive, unwritten
+from ._passing import ensure_named_apart, pass_fence
 
-__all__ = ["create_fence_table", "ensure_written", "fence", "fence_table", "fenced"]
+__all__ = ["check_pooler", "create_fence_table", "ensure_written", "fence", "fence_table", "fenced"]
+
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
+
 
 ResultT = TypeVar("ResultT")
 StatementT = TypeVar("StatementT", bound=sa.Update | sa.Delete)
@@ -109,9 +116,51 @@ def create_fence_table(
 
 
 @overload
+def check_pooler(connection: Connection | Session) -> None: ...
+
+
+@overload
+def check_pooler(connection: AsyncConnection | AsyncSession) -> Coroutine[Any, Any, None]: ...
+
+
+def check_pooler(
+    connection: Connection | Session | AsyncConnection | AsyncSession,
+) -> Coroutine[Any, Any, None] | None:
+    """Checks that no pooler can run another program's statement in place of one of this program.
+
+    `fence` sees that by its answer. `fenced` cannot, nor can your own statements: call this once when the
+    program starts. With an `AsyncConnection` or an `AsyncSession`, await the result.
+
+    A pooler that gives each transaction another connection, such as PgBouncer with `pool_mode = transaction`,
+    knows a prepared statement by its name, and drivers name theirs by a counter of each process. The check
+    compares the number of the server's process with the number that the driver was told, and reads how the
+    server calls a statement. It sends one statement, with psycopg up to `prepare_threshold` more. On other
+    databases than PostgreSQL it does nothing.
+
+    A pooler of *sessions* looks the same from a client, and does no harm: do not call this function there.
+
+    Args:
+        connection: A connection or a session, asynchronous or not.
+
+    Raises:
+        TypeError: The argument is wrong.
+        ConfigurationError: A pooler is between, and the driver names its prepared statements by a counter.
+            The message has the settings of each driver.
+        sqlalchemy.exc.DBAPIError: The database refused.
+
+    Cancelled, it has changed nothing.
+    """
+
+    def check(target: Connection | Session) -> None:
+        ensure_named_apart(_connection(target))
+
+    return _run(connection, check)
+
+
+@overload
 def fence(
     connection: Connection | Session,
-    *leases: Lease,
+    *leases: AnyLease,
     names: Iterable[str] | None = None,
     table: sa.Table | None = None,
 ) -> None: ...
@@ -120,7 +169,7 @@ def fence(
 @overload
 def fence(
     connection: AsyncConnection | AsyncSession,
-    *leases: Lease,
+    *leases: AnyLease,
     names: Iterable[str] | None = None,
     table: sa.Table | None = None,
 ) -> Coroutine[Any, Any, None]: ...
@@ -128,7 +177,7 @@ def fence(
 
 def fence(
     connection: Connection | Session | AsyncConnection | AsyncSession,
-    *leases: Lease,
+    *leases: AnyLease,
     names: Iterable[str] | None = None,
     table: sa.Table | None = None,
 ) -> Coroutine[Any, Any, None] | None:
@@ -143,9 +192,10 @@ def fence(
     With an `AsyncConnection` or an `AsyncSession`, await the result. The fence needs a table: see
     `create_fence_table` and `fence_table`.
 
-    - PostgreSQL: one statement, at each isolation level. It also sets `idle_in_transaction_session_timeout`
-      for this transaction, to the time that is left of the lease. If this process is suspended, the server
-      then ends the transaction, and the next holder goes on. A shorter setting stays.
+    - PostgreSQL: one statement, at each isolation level, whose answer says what it has written. It also sets
+      `idle_in_transaction_session_timeout` for this transaction, to the time that is left of the lease. If
+      this process is suspended, the server then ends the transaction, and the next holder goes on. A shorter
+      setting stays.
     - SQLite: `BEGIN IMMEDIATE`, unless the driver has begun, and one statement. Only one transaction writes
       at a time. If a process is suspended, the next holder waits up to the driver's `timeout` (5 s by
       default).
@@ -155,8 +205,8 @@ def fence(
         connection: A connection in a transaction, or a connection that begins one by itself, or a session;
             each asynchronous or not. Of a session with several databases, give
             `session.connection(bind_arguments=…)`.
-        leases: One lease or more, in any order. Each must be of a lock that excludes all other holders of its
-            name. The name of the lock is the name of its row.
+        leases: One lease or more, also of `aiolocks.sync`, in any order. Each must be of a lock that excludes
+            all other holders of its name. The name of the lock is the name of its row.
         names: Names of the rows, if they are not the name of the lock. Use it for the lease of a `MultiLock`
             (`names=lock.names`), and if locks of different kinds or prefixes share a name. Only with one
             lease.
@@ -165,6 +215,8 @@ def fence(
     Raises:
         TypeError, ValueError: An argument is wrong, or two rows have the same name; before any I/O.
         ConfigurationError: The connection commits each statement by itself, or its database is none of these.
+            Or a pooler of transactions, such as PgBouncer, has run a statement of another program in place of
+            the fence: let the error leave the transaction, and change the setting that the message names.
         LockLostError: A lease is no longer held; before any I/O.
         StaleFenceError: A later lease has passed. Let the error leave the transaction, so that it is rolled
             back. PostgreSQL commits nothing of the transaction in any case.
@@ -180,7 +232,7 @@ def fence(
     """
     described = _table(table)
     rows = None if names is None else tuple(names) if not isinstance(names, str) else names
-    Passage.of(leases, rows)  # refuses bad arguments here, not where it is awaited
+    Passage.of(leases, rows)  # refuses bad arguments in this call, not where the result is awaited
 
     def passing(target: Connection | Session) -> None:
         opened = _connection(target)
@@ -189,12 +241,12 @@ def fence(
     return _run(connection, passing)
 
 
-def fenced(statement: StatementT, lease: Lease, *, column: str = "fence") -> StatementT:
+def fenced(statement: StatementT, lease: AnyLease, *, column: str = "fence") -> StatementT:
     """Protects one UPDATE or DELETE from a late holder, by a fencing token in each row.
 
     The statement skips rows whose token is larger than that of the lease. An UPDATE writes the lease's token
     into the rows. The statement needs no transaction and no other table. It protects only these rows: for
-    several tables, and for INSERT, use `fence`.
+    several tables, and for INSERT, use `fence`. Behind a pooler of transactions, see `check_pooler`.
 
     ```python
     update = fenced(sa.update(account).where(account.c.id == 17).values(balance=150), lease)
@@ -228,7 +280,7 @@ def fenced(statement: StatementT, lease: Lease, *, column: str = "fence") -> Sta
     return cast("StatementT", guarded)
 
 
-def ensure_written(result: object, lease: Lease) -> None:
+def ensure_written(result: object, lease: AnyLease) -> None:
     """Checks that a fenced statement has changed a row.
 
     Args:

@@ -21,7 +21,7 @@ from typing import Final, final
 from .._deadlocks import Deadlock, DeadlockedTask
 from .._infos import KindAndName
 from ..lock.context import Context
-from ..transport import Command
+from ..transport import Request
 from ..transport.commands.snapshots import Snapshot
 from ..transport.commands.waits import publish
 from .knots import Occupants, in_order, knots, may_wait_for, stuck
@@ -116,7 +116,7 @@ def suspects_in(waits: Mapping[str, Wait], own: Iterable[str] | None = None) -> 
 
 def looks_at(
     engine: Context, waits: Mapping[str, Wait]
-) -> list[tuple[str, list[str], Command[list[Snapshot]]]]:
+) -> list[tuple[str, list[str], Request[list[Snapshot]]]]:
     """The requests that read what these wait for."""
     places = dict.fromkeys(place for wait in waits.values() for place in wait.want.places)
     return pages(engine, places, waiters=0)

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from .._infos import KindAndName
+from .._tasks import empty_context
 from ..errors import DeadlockError
 from ..lock.context import Context
 from ..lock.holders import lease_id
 from ..lock.waiter import Waiter
-from ..transport import Call, Fault
+from ..transport import Fault, Request
 from ..transport.commands.snapshots import Snapshot
 from ..transport.commands.waits import publish
 from .deadlocks import EVERY, PATIENCE, Beats, Found, looks_at, occupants_in, suspects_in
@@ -33,6 +34,11 @@ _APART: Final = 0.1
 _ANSWERED_WITHIN: Final = 0.5
 _REFUSED: Final = 5.0
 """Seconds for which a session does not ask again that the server has refused, as it does out of memory."""
+
+
+_ALWAYS_TOLD: Final = ("singleflight",)
+"""A call that waits for itself in one session gets an error, whatever the session has chosen: so does one
+that waits for itself by way of another session."""
 
 
 @final
@@ -73,8 +79,8 @@ class Detector:
         self._beat = 0
         self._before: Beats = {}  # of what was found last
         self._told: set[str] = set()  # waits of this session of which was told
-        self._call: Call[Sequence[bytes]] | None = None  # the last that publishes
-        self._calls: list[Call[list[Snapshot]]] = []
+        self._call: Request[Sequence[bytes]] | None = None  # the last that publishes
+        self._calls: list[Request[list[Snapshot]]] = []
         self._occupants: dict[KindAndName, Occupants] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -110,7 +116,7 @@ class Detector:
                 return
             self._timer.cancel()
         self._timer_at = when
-        self._timer = self._engine.loop.call_at(when, self._run)
+        self._timer = self._engine.loop.call_at(when, self._run, context=empty_context())
 
     def _run(self) -> None:
         self._timer = None
@@ -131,7 +137,8 @@ class Detector:
         self._published = {}
         for acquisition in self._waits:
             if acquisition.started <= patient:
-                wait = wait_of(engine, acquisition, told=told)
+                always = acquisition.target.kind in _ALWAYS_TOLD
+                wait = wait_of(engine, acquisition, told=told or always)
                 if wait is not None:
                     waits[wait.id] = wait
                     self._published[wait.id] = acquisition
@@ -143,7 +150,7 @@ class Detector:
         self._record, self._replaced = record, replaces
         command = publish(engine.settings.prefix, record, replaces=replaces)
         on_told = self._read if read and record else _nothing
-        self._call = Call(command, on_told, self._failed, until=engine.now() + _ANSWERED_WITHIN)
+        self._call = command.again().ask(on_told, self._failed, until=engine.now() + _ANSWERED_WITHIN)
         engine.send(self._call)
 
     def _forget_last(self) -> None:
@@ -174,7 +181,7 @@ class Detector:
         until = self._engine.now() + _ANSWERED_WITHIN
         for kind, names, command in looks_at(self._engine, suspects):
             told = functools.partial(self._looked, suspects, kind, names)
-            self._calls.append(Call(command, told, self._failed, until=until))
+            self._calls.append(command.again().ask(told, self._failed, until=until))
         for call in tuple(self._calls):
             self._engine.send(call)
 
@@ -218,7 +225,12 @@ class Detector:
             waiter = self._published[one]
             waited = self._engine.now() - waiter.started
             self._engine.events.deadlocked(
-                waiter.target.kind, waiter.target.name, waited, str(deadlock), log_it=not number
+                waiter.target.kind,
+                waiter.target.name,
+                waited,
+                str(deadlock),
+                log_it=not number,
+                context=waiter.claim.context,
             )
         may_be_told = [one for one in knot if found.waits[one].told]
         if may_be_told and (victim := found.youngest(may_be_told)) in own:

@@ -10,7 +10,7 @@ from ..lock.context import Context
 from ..lock.holders import described_in, lease_id
 from ..lock.options import lock_name
 from ..lock.stealing import forced, operator_json
-from ..transport.commands.family import families, holdable, kinds
+from ..transport.commands.family import families, forcible, holdable, kinds
 from ..transport.commands.snapshots import Snapshot
 from .looking import info
 
@@ -46,9 +46,9 @@ async def force_release(
 
 
 def name_space(kind: object, among: Collection[str] | None = None) -> str:
-    """The name space of that kind of lock; checked to be one of these, or of those that can be freed."""
+    """The name space of that kind; checked to be one of these, or of those that can be freed or reset."""
     same = {one.name: one.of for one in kinds().values() if one.of}
-    among = holdable() if among is None else among
+    among = forcible() if among is None else among
     given = same.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(given, str):
         raise TypeError(f"kind must be None or a str such as 'semaphore', not {kind!r}")

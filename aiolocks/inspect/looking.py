@@ -14,10 +14,11 @@ from typing import Final, TypeVar, final
 
 from .._holders import HolderInfo, without_ttl
 from .._infos import KindAndName, LockInfo, WaiterInfo
+from .._tasks import spawn
 from ..lock.context import Context
 from ..lock.holders import described_in, holder_info, whereabouts
 from ..lock.options import lock_name
-from ..transport import Command
+from ..transport import Request
 from ..transport.commands.family import Family, families, kinds
 from ..transport.commands.inspect import FIRST, scan, scan_everything
 from ..transport.commands.snapshots import Snapshot, Waiter
@@ -178,14 +179,14 @@ async def look(engine: Context, places: Iterable[KindAndName], *, waiters: int) 
 
 def pages(
     engine: Context, places: Iterable[KindAndName], *, waiters: int
-) -> list[tuple[str, list[str], Command[list[Snapshot]]]]:
+) -> list[tuple[str, list[str], Request[list[Snapshot]]]]:
     """The requests that read these places: of each, its kind and names."""
     names: dict[str, list[str]] = {}
     known = families()
     for kind, name in places:
         if kind in known:
             names.setdefault(kind, []).append(name)
-    asked: list[tuple[str, list[str], Command[list[Snapshot]]]] = []
+    asked: list[tuple[str, list[str], Request[list[Snapshot]]]] = []
     for kind, some in names.items():
         family = known[kind]
         at_once = 1 if engine.by_slot else max(1, _KEYS // family.keys_read)  # a step is of one slot
@@ -196,11 +197,14 @@ def pages(
     return asked
 
 
-async def _ask_all(engine: Context, commands: Sequence[Command[T]], at_once: int) -> list[T]:
+async def _ask_all(engine: Context, commands: Sequence[Request[T]], at_once: int) -> list[T]:
     """Some at a time: a lease that is renewed at the same time must not wait for all of them."""
     replies: list[T] = []
     for at in range(0, len(commands), at_once):
-        asked = [asyncio.ensure_future(engine.ask(command)) for command in commands[at : at + at_once]]
+        asked = [
+            spawn(engine.loop, engine.ask(command), name="aiolocks-look", context=None)
+            for command in commands[at : at + at_once]
+        ]
         try:
             replies += await asyncio.gather(*asked)
         finally:
@@ -223,6 +227,8 @@ def info(kind: str, name: str, snapshot: Snapshot, prefix: str) -> LockInfo:
         holders.append(holder_info(kind, holder, snapshot.now_us, described or {}))
     left_ms = None if snapshot.kept is None else snapshot.kept.left_ms
     kept_for = None if left_ms is None else left_ms / 1000
+    if snapshot.taken_us is not None:
+        kept_for = snapshot.taken_us / 1e6
     return LockInfo(
         kind=kind,
         name=name,

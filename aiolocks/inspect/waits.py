@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, cast, final
 
 from .._infos import KindAndName
+from ..lock.blocks import held
 from ..lock.context import Context
-from ..lock.entered import held
 from ..lock.holders import described_in, lease_id, whereabouts
 from ..lock.lease import Possession
 from ..lock.waiter import Waiter

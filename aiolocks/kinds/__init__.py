@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
+from ..lock.misuse import hide_unknown
 from ..transport.commands.family import kinds_are_in
 
 _OF_KINDS: Final[dict[str, tuple[str, ...]]] = {
@@ -33,6 +34,7 @@ _OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "._infos": ("LockInfo", "WaiterInfo"),  # no primitives, but as rarely needed
     "._deadlocks": ("Deadlock", "DeadlockedTask"),
     "._holders": ("HolderInfo",),
+    "current": ("current_lease", "ensure_held"),
     "serializers": ("JSON", "Serializer"),
     "singleflight": ("SingleFlight",),
     "turn": ("Turn",),
@@ -45,4 +47,6 @@ def load(name: str) -> object:
     modules = _OF_KINDS | _OTHERS
     (module,) = (module for module, names in modules.items() if name in names)
     found: object = getattr(importlib.import_module(f".{module}", __name__), name)
+    if isinstance(found, type):
+        hide_unknown(found)
     return found

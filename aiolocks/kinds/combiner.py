@@ -11,8 +11,9 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, Never, TypeVar, final
+from typing import Any, Final, NamedTuple, Never, Protocol, TypeVar, final
 
+from .._tasks import empty_context, spawn
 from ..errors import (
     BackendError,
     CombinerFullError,
@@ -22,13 +23,13 @@ from ..errors import (
     ResultNotKeptError,
     SessionClosedError,
 )
-from ..lock.binding import Binding
-from ..lock.claim import Resource
+from ..lock import inside
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease
+from ..lock.ending import UNWINDING
+from ..lock.lease import Binding, Lease, LeaseState, Resource
 from ..lock.misuse import AsyncOnly
-from ..lock.naming import NameTemplate, text_of
+from ..lock.naming import NameTemplate, filled_in, whole
 from ..lock.notes import note
 from ..lock.options import (
     Options,
@@ -39,7 +40,8 @@ from ..lock.options import (
     seconds,
     whole_number,
 )
-from ..lock.sources import engine_of, source_of
+from ..lock.shield import wait_shielded
+from ..lock.sources import Client, engine_of, source_of
 from ..transport.answers import Answer, Granted, Refused, Released, released, truth
 from ..transport.commands.checks import of_others, wrong_types
 from ..transport.commands.family import Family, Kind
@@ -48,14 +50,16 @@ from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
 from ..transport.commands.snapshots import Content, Snapshot
 from ..transport.commands.snapshots import whole_number as number_in
 from ..transport.commands.standing import SEATED, WAITING, letters
+from ..transport.faults import goes_on
 from ..transport.keys import key
-from ..transport.request import Argument, Command, Script
+from ..transport.request import MOST_KNOWN, Argument, Request, Script
 from .serializers import JSON, Serializer
 from .singleflight import Outcome, comes_of_cancellation
 
 log = logging.getLogger("aiolocks.session")
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 # -- On the server.
@@ -65,14 +69,12 @@ _PUT: Final = Script("combiner_put", *_SHARED)
 _ACQUIRE: Final = Script("combiner_acquire", *_SHARED, "combiner_hand_out", "seats")
 _TAKE: Final = Script("combiner_take", *_SHARED, "combiner_hand_out")
 _ANSWER: Final = Script("combiner_answer", *_SHARED)
-_ACK: Final = Script("combiner_ack", *_SHARED)
+_ACK: Final = Script("combiner_ack", *_SHARED, frees=True)
 
 PIECE: Final = 50
 """Items or answers in one request, at most: it takes the server less than 1 ms."""
 PIECE_BYTES: Final = 65_536
 """Bytes after which a request has no more of them."""
-_KNOWN_MS: Final = 60_000
-"""For how long the server knows that it has had a put, at least: longer than one is sent again."""
 _IDLE_MS: Final = 10_000
 """For how long a worker without work does not ask, unless it is woken."""
 
@@ -120,7 +122,7 @@ KINDS: Final = (
 
 
 _Handed = tuple[int, bool, bytes]
-"""An item of a batch: its number, whether somebody waits for its answer, and its payload."""
+"""An item of a batch: its number, whether a caller waits for its answer, and its payload."""
 
 
 class Row(NamedTuple):
@@ -161,9 +163,9 @@ class Piece(NamedTuple):
     Attributes:
         upto: The number of the last item of the batch.
         at: The number of the last item that was looked at.
-        left_out: How many of those are not kept any more.
-        items: Number, whether somebody waits for its answer, and payload of each.
-        dropped: The numbers of those that are not kept any more, and whose callers wait.
+        left_out: How many of the items that were looked at are not kept any more.
+        items: Of each item: its number, whether a caller waits for its answer, and its payload.
+        dropped: The numbers of the items that are not kept any more, and whose callers wait.
     """
 
     number: int
@@ -209,7 +211,7 @@ class Told(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
 
     Attributes:
         settled: All items up to this number are done.
-        answers: The answers for those among them.
+        answers: The answers for items up to this number.
         missing: Items that the server does not know.
     """
 
@@ -228,12 +230,14 @@ class Ack(NamedTuple):
         run: Its fencing token.
         upto: The last item of its batch.
         failed: The items stay for another attempt.
+        late: Its lease has ended by its own fault: it counts as an attempt in any case.
     """
 
     token: str
     run: int
     upto: int
     failed: bool
+    late: bool = False
 
 
 class Bounds(NamedTuple):
@@ -286,22 +290,23 @@ class CombinerSteps(LockSteps):
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, (self._under["queue"],), locks=(self._run[0], self._idle))
 
-    def put(self, token: str, items: Sequence[tuple[bool, bytes]], *, known_ms: int) -> Command[Put]:
-        """Leaves items: whether somebody waits for its answer, and payload of each."""
+    def put(self, token: str, items: Sequence[tuple[bool, bytes]], *, known_ms: int) -> Request[Put]:
+        """Leaves items: of each, whether a caller waits for its answer, and its payload."""
         bounds = self.bounds
         args: list[Argument] = [
             token,
             bounds.most_waiting,
             bounds.keep_ms,
-            max(_KNOWN_MS, known_ms),
+            known_ms,
+            MOST_KNOWN,
             self._retention_ms,
         ]
         for waits, payload in items:
             args += ("w" if waits else "l", payload)
         keys = (*self._run, self._under["puts"], self._under["queue"], self._idle)
-        return Command(_PUT, keys, tuple(args), _put, lane=f"{self._name}.put")
+        return Request(_PUT, keys, tuple(args), _put, lane=f"{self._name}.put")
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         """Takes the run, unless there are answers, or says for how long the present one may go on."""
         keys: tuple[bytes, ...] = (*self._run, self._under["fence"], self._under["queue"], self._idle)
         if standing & (WAITING | SEATED):
@@ -319,20 +324,20 @@ class CombinerSteps(LockSteps):
             " ".join(f"{row.first}-{row.last}" for row in self.rows()),
             _IDLE_MS,
         )
-        return Command(_ACQUIRE, keys, args, self._answer, lane=token)
+        return Request(_ACQUIRE, keys, args, self._answer, lane=token)
 
-    def take(self, token: str, after: int) -> Command[HandedOut | None]:
+    def take(self, token: str, after: int) -> Request[HandedOut | None]:
         """More of the batch, after that item; None if the token does not have the run."""
         bounds = self.bounds
         args = (token, self._retention_ms, bounds.most, bounds.window_ms, bounds.within_ms, str(after))
-        return Command(_TAKE, self._run, args, _handed_out, lane=token)
+        return Request(_TAKE, self._run, args, _handed_out, lane=token)
 
-    def answer(self, token: str, entries: Sequence[Entry]) -> Command[bool]:
-        """Leaves answers."""
-        args: list[Argument] = [token]
+    def answer(self, token: str, run: int, entries: Sequence[Entry]) -> Request[bool]:
+        """Leaves answers of the run with that fencing token."""
+        args: list[Argument] = [token, str(run)]
         for entry in entries:
             args += (str(entry.first), str(entry.last), entry.tag, entry.payload)
-        return Command(_ANSWER, self._run, tuple(args), truth, lane=token)
+        return Request(_ANSWER, (*self._run, self._under["fence"]), tuple(args), truth, lane=token)
 
     def leave(self, ack: Ack) -> None:
         """Sets how that run ends: from now on its release says so."""
@@ -340,7 +345,7 @@ class CombinerSteps(LockSteps):
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
+    ) -> Request[Released]:
         """Ends the run as it was said, or with a batch that another one has to run."""
         ack = self._ack
         if ack is None or ack.token != token or leave:
@@ -352,8 +357,9 @@ class CombinerSteps(LockSteps):
             self._retention(ttl_ms),
             str(ack.upto),
             "f" if ack.failed else "d",
+            int(ack.late),
         )
-        return Command(_ACK, keys, args, released, lane=token)
+        return Request(_ACK, keys, args, released, lane=token)
 
     def _answer(self, raw: Any) -> Answer:
         if raw[0] == 1:
@@ -411,6 +417,12 @@ class Left(NamedTuple):
     pressure: int
 
 
+class Submitting(Protocol[T_co]):
+    """A function that a combiner decorates: it takes an item, and the values of the fields of the name."""
+
+    def __call__(self, item: Any, /, **fields: object) -> Coroutine[Any, Any, T_co]: ...
+
+
 @final
 class Batch:
     """What one run of a `Combiner` is for; made by the combiner, and given to the function that runs it."""
@@ -440,16 +452,16 @@ class Batch:
 
     @property
     def attempt(self) -> int:
-        """1, and one more after each run of it that raised.
+        """1, and one more after each run of it that raised, or was cut off because it kept its event loop.
 
-        Runs that were cut off, by the death of their process or the loss of the lease, are not counted: a
-        batch that kills its process has 1 each time. To give it up, count its runs in a store, by `number`.
+        Other runs that were cut off, by the death of their process or the loss of the lease, are not counted:
+        a batch that kills its process has 1 each time. To give it up, count its runs in a store, by `number`.
         """
         return self._attempt
 
     @property
     def fencing_token(self) -> int:
-        """Larger than that of every earlier run under the name, for a store that refuses late writes."""
+        """Larger than the token of every earlier run under the name, for a store that refuses late writes."""
         return self._lease.fencing_token
 
     @property
@@ -469,8 +481,8 @@ class Batch:
     def results(self) -> Sequence[Any] | None:
         """Set by the run: the result of each item, in their order.
 
-        An exception in it is raised to the caller of its item. None: what the run returns is the result of
-        all.
+        An exception in it is raised to the caller of its item; `CancelledError`, `SystemExit` and
+        `KeyboardInterrupt` as the cause of a `RuntimeError`. None: what the run returns is the result of all.
         """
         return self._results
 
@@ -493,10 +505,10 @@ class _Collected(NamedTuple):
 
     Attributes:
         last: The last piece in which it came.
-        items: Of those that are run: the number, whether somebody waits for its answer, and the item.
-        unread: Of those that the serializer cannot read: the number, and whether somebody waits.
-        outcomes: By number, of those that are not run, and whose callers may wait.
-        left_out: How many are not kept any more.
+        items: Of each item that is run: the number, whether a caller waits for its answer, and the item.
+        unread: Of each item that the serializer cannot read: the number, and whether a caller waits.
+        outcomes: By number, the outcomes of items that are not run, and whose callers may wait.
+        left_out: How many items are not kept any more.
     """
 
     last: Piece
@@ -507,7 +519,7 @@ class _Collected(NamedTuple):
 
     @property
     def only_left(self) -> set[int]:
-        """The numbers of those for whose answers nobody waits."""
+        """The numbers of the items for whose answers no caller waits."""
         return {item[0] for item in (*self.items, *self.unread) if not item[1]}
 
 
@@ -537,7 +549,7 @@ _within: ContextVar[tuple[_Running, ...]] = ContextVar("aiolocks_within_run", de
 
 @final
 class _Item:
-    """One item that was left here.
+    """One item that a caller of this session has left.
 
     Attributes:
         run: Runs its batch; None of one that was only left.
@@ -557,7 +569,7 @@ class _Item:
         self.ours: Outcome | None = None
 
     def fail(self, error: BaseException) -> None:
-        """Nobody knows what becomes of it."""
+        """Ends the wait of its caller with this error."""
         if self.left is not None and not self.left.done():
             self.left.set_exception(error)
             self.left.exception()  # its caller may have gone
@@ -567,6 +579,11 @@ class _Item:
     def settle(self, outcome: Outcome) -> None:
         if self.answered is not None and not self.answered.done():
             self.answered.set_result(outcome)
+
+
+@final
+class RunTooSlowError(RuntimeError):
+    """A run kept the event loop for longer than its lease lasts, and was cut off."""
 
 
 @final
@@ -587,17 +604,18 @@ class Combining:
 
     Invariants:
     - it stands in `engine.in_progress` while it has anything to do;
-    - at most one put is under way: items have the order in which they were left here, and a session that has
-      much to leave needs few requests;
+    - at most one put is under way: items have the order in which this session was given them, and a
+      session that has much to leave needs few requests;
     - `_waiting` has each item with a run that the server has taken, by its number, until its outcome is
-      known, also when its caller has gone: somebody must run it. While there is one, or a worker, a task asks
-      the server for the run or for answers;
+      known, also when its caller has gone: a session must run it. While there is such an item, or a worker, a
+      task asks the server for the run or for answers;
     - no outcome reaches a caller before the server has acknowledged its batch. What is not known to be
       acknowledged is kept in the item, for an answer that the server does not have.
     """
 
     __slots__ = (
         "__weakref__",
+        "_acknowledged_run",
         "_acquiring",
         "_binding",
         "_commands",
@@ -623,6 +641,7 @@ class Combining:
         self._putting: asyncio.Task[None] | None = None
         self._working: asyncio.Task[None] | None = None
         self._acquiring = False
+        self._acknowledged_run = 0  # the last one that was acknowledged although its lease had ended
         self._commands = CombinerSteps(
             engine.settings.prefix,
             name,
@@ -692,7 +711,7 @@ class Combining:
             self._workers.remove(worker)
             worker.failed.cancel()
             if self._acquiring and not (self._waiting or self._workers) and self._working is not None:
-                self._working.cancel()  # nobody is left for whom to ask
+                self._working.cancel()  # no caller and no worker is left for whom to ask
 
     @staticmethod
     async def _wait(future: asyncio.Future[T]) -> T:
@@ -710,10 +729,9 @@ class Combining:
 
     def _begin(self, work: Any, what: str) -> asyncio.Task[None]:
         # Not in the context of a caller, which may be a run under this name.
-        task = self._engine.loop.create_task(
-            work, name=f"aiolocks-combiner-{what}-{self._name!r}", context=contextvars.Context()
-        )
-        task.add_done_callback(self._ended)
+        name = f"aiolocks-combiner-{what}-{self._name!r}"
+        task: asyncio.Task[None] = spawn(self._engine.loop, work, name=name, context=empty_context())
+        task.add_done_callback(self._ended, context=empty_context())
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -737,7 +755,7 @@ class Combining:
         self._work_on()
 
     def _work_on(self) -> None:
-        """Begins to ask for the run, if there is anybody for whom to ask; or is of no use any more."""
+        """Begins to ask for the run if a caller or a worker waits. Without any work, leaves `in_progress`."""
         if self._working is None and (self._waiting or self._workers):
             self._working = self._begin(self._work(), "run")
         busy = self._outbox or self._waiting or self._workers or self._putting or self._working
@@ -748,7 +766,7 @@ class Combining:
             )
 
     def _fail_waiting(self, error: BaseException) -> None:
-        """All that waits here has this error: what becomes of it, others will see."""
+        """All items that wait in this session get this error. Another session may run them."""
         waiting, self._waiting = self._waiting, {}
         for item in waiting.values():
             item.fail(error)
@@ -794,9 +812,9 @@ class Combining:
         command = self._commands.put(
             engine.token(),
             [(item.run is not None, item.payload) for item in piece],
-            known_ms=2 * milliseconds(timeout),
+            known_ms=engine.settings.known_ms,
         )
-        call, future = engine.start(command, until=engine.now() + timeout, told=engine.wake_own, patient=True)
+        call, future = engine.start(command, until=engine.now() + timeout, told=engine.wake_own)
         try:
             return await future
         finally:
@@ -843,7 +861,7 @@ class Combining:
             except Told as told:
                 self._hear(told)
             except BackendError as error:
-                if not error.transient or not self._workers:
+                if not goes_on(error) or not self._workers:
                     raise
                 self._fail_waiting(error)
                 log.log(
@@ -871,7 +889,7 @@ class Combining:
         for number in [one for one in self._waiting if one <= told.settled]:
             item = self._waiting.pop(number)
             if item.ours is not None:
-                item.settle(item.ours)  # of a run here whose end was not confirmed, and is now
+                item.settle(item.ours)  # of a run in this session: its end is confirmed only now
             else:
                 item.fail(LockLostError(LABEL, self._name, _NO_ANSWER))
         for row in told.missing:
@@ -909,8 +927,15 @@ class Combining:
         except SessionClosedError:
             raise
         except LockError as error:
-            if piece is None and isinstance(error, BackendError) and not error.transient:
+            if piece is None and isinstance(error, BackendError) and not goes_on(error):
                 raise
+            if self._acknowledged_run == lease.fencing_token:
+                log.warning(
+                    "combiner %r: a run has outlasted its lease, and counts, for no other one has begun: %s",
+                    self._name,
+                    error,
+                )
+                return
             log.log(
                 self._engine.log_level(error),
                 "combiner %r: a run has ended without being acknowledged, and another one follows: %s",
@@ -962,7 +987,7 @@ class Combining:
         return _Collected(pieces[-1], items, unread, outcomes, sum(piece.left_out for piece in pieces))
 
     def _runner(self) -> _Item | _Worker | None:
-        """Whose function runs: that of the first caller here, or of a worker."""
+        """Whose function runs: the first caller's of this session, or a worker's."""
         for item in self._waiting.values():
             return item
         return self._workers[0] if self._workers else None
@@ -976,21 +1001,35 @@ class Combining:
         began = self._engine.now()
         outcomes: list[Outcome] = []
         raised = False
-        if items:
+        # A process that was stopped looks like one that blocks, and is not stopped again.
+        retry, most = self._settings.retry, max(1, self._settings.retry)
+        if items and piece.attempt > most + 1:
+            outcomes, raised = [Outcome.of_error(self._given_up(piece))], True
+        elif items:
             outcomes, raised = await self._outcomes(lease, runner, batch)
-        failed = raised and piece.attempt <= self._settings.retry
+            if isinstance(outcomes[0].error, RunTooSlowError):
+                retry = most
+        failed = raised and piece.attempt <= retry
         if failed:
             log.warning(
                 "combiner %r: attempt %d of batch %d has failed, and its %d items stay for another: %s",
                 *(self._name, piece.attempt, piece.number, len(items), outcomes[0].error),
+                exc_info=outcomes[0].error,
             )
-        else:
+        elsewhere: list[tuple[int, Outcome]] = []
+        if not failed:
+            if raised:
+                log.error(
+                    "combiner %r: batch %d has failed for good at attempt %d, and its %d items are lost: %s",
+                    *(self._name, piece.number, piece.attempt, len(items), outcomes[0].error),
+                    exc_info=outcomes[0].error,
+                )
             each = outcomes if len(outcomes) == len(items) else outcomes * len(items)
             of_items = {number: outcome for (number, _, _), outcome in zip(items, each, strict=True)}
-            await self._answer(lease, batch.only_left, {**batch.outcomes, **of_items})
+            elsewhere = self._have_ended(batch.only_left, {**batch.outcomes, **of_items})
+        await self._acknowledge(lease, piece, list(_pieces(_entries(elsewhere))), failed=failed)
+        if not failed:
             self._tell_dropped(batch)
-        lease.ensure_held()  # a run that has released it is not acknowledged, and no caller is answered
-        self._commands.leave(Ack(lease.token, lease.fencing_token, piece.upto, failed))
         if items:
             self._engine.events.combined(
                 lease.fencing_token,
@@ -1032,19 +1071,32 @@ class Combining:
         assert run is not None
         running = _Running(self)
         context = runner.context.copy()
-        # Those that are over go: a run may begin what leads to the next one, and that for ever.
+        # Runs that are over leave the tuple: it would grow without end where each run begins the next one.
         context.run(_within.set, (*(one for one in context.run(_within.get) if not one.over), running))
         task = asyncio.current_task()
         assert task is not None
         before = task.cancelling()
+        context.run(inside.enter, lease)
         batch = Batch(lease, piece.number, attempt=piece.attempt, items=[item for _, _, item in items])
+        name = f"aiolocks-combiner-batch-{self._name!r}"
+        running_task = spawn(self._engine.loop, _call(run, batch), name=name, context=context)
         try:
-            result = await self._engine.loop.create_task(
-                _call(run, batch), name=f"aiolocks-combiner-batch-{self._name!r}", context=context
-            )
+            try:
+                result = await running_task
+            except asyncio.CancelledError:
+                # It may have ended well in the turn of the loop in which its lease or the session did.
+                if (
+                    not running_task.done()
+                    or running_task.cancelled()
+                    or running_task.exception() is not None
+                ):
+                    raise
+                result = running_task.result()
             results = _results_of(batch, len(items))
         except asyncio.CancelledError as error:
             if task.cancelling() > before:
+                if stalled := self._stalled(lease):
+                    return [Outcome.of_error(self._too_slow(stalled, lease.ttl))], True
                 raise
             ended = RuntimeError(f"the run of Combiner {self._name!r} was cancelled from within")
             ended.__cause__ = error
@@ -1058,17 +1110,42 @@ class Combining:
         except BaseException as error:
             if task.cancelling() > before and (lease.remaining() <= 0.0 or comes_of_cancellation(error)):
                 raise asyncio.CancelledError from error
-            if not any(number in self._waiting for number, _, _ in items):
-                log.exception("combiner %r: the run of batch %d has raised", self._name, piece.number)
             return [Outcome.of_error(error)], True
         finally:
             running.over = True
         if results is None:
             return [self._of_value(result)], False
         each = [
-            Outcome.of_error(one) if isinstance(one, Exception) else self._of_value(one) for one in results
+            self._of_raised(one) if isinstance(one, BaseException) else self._of_value(one) for one in results
         ]
         return each, False
+
+    def _of_raised(self, error: BaseException) -> Outcome:
+        """The outcome of an error in `results`; what ends a task or a program must not end the caller's."""
+        if not isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
+            return Outcome.of_error(error)
+        ended = RuntimeError(
+            f"the run of Combiner {self._name!r} has {type(error).__name__} as the result of this item"
+        )
+        ended.__cause__ = error
+        return Outcome.of_error(ended)
+
+    @staticmethod
+    def _stalled(lease: Lease) -> float:
+        """Seconds for which the event loop stood still when the lease ended: its run can have done that."""
+        return lease._possession.stalled() if lease.state is LeaseState.LOST else 0.0  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no other kind asks
+
+    def _too_slow(self, stalled: float, ttl: float) -> RunTooSlowError:
+        return RunTooSlowError(
+            f"the run of Combiner {self._name!r} kept the event loop for {stalled:.1f} s or more, and "
+            f"its lease has ended (ttl={ttl:g}): run what blocks by asyncio.to_thread(), or give a longer ttl"
+        )
+
+    def _given_up(self, piece: Piece) -> RuntimeError:
+        return RuntimeError(
+            f"batch {piece.number} of Combiner {self._name!r} is given up after {piece.attempt - 1} "
+            "attempts: the last one kept its event loop for longer than its lease lasts"
+        )
 
     def _of_value(self, value: Any) -> Outcome:
         try:
@@ -1081,10 +1158,13 @@ class Combining:
             return Outcome.not_kept(self._name, value, error, raises=False)
         return outcome
 
-    async def _answer(
-        self, lease: Lease, only_left: Collection[int], outcomes: Mapping[int, Outcome]
-    ) -> None:
-        """Leaves the answers with the server for those who wait elsewhere; those of here get the objects."""
+    def _have_ended(
+        self, only_left: Collection[int], outcomes: Mapping[int, Outcome]
+    ) -> list[tuple[int, Outcome]]:
+        """The outcomes for callers in other sessions, in order.
+
+        Callers in this session get the objects themselves, once the server has acknowledged the batch.
+        """
         elsewhere: list[tuple[int, Outcome]] = []
         for number in sorted(outcomes):
             own = self._waiting.get(number)
@@ -1092,10 +1172,81 @@ class Combining:
                 own.ours = outcomes[number]
             elif number not in only_left:
                 elsewhere.append((number, outcomes[number]))
-        for entries in _pieces(_entries(elsewhere)):
-            command = self._commands.answer(lease.token, entries)
-            if not await self._engine.ask(command, patient=True):
-                raise LockLostError(LABEL, self._name, "the run was taken from this session")
+        return elsewhere
+
+    async def _acknowledge(
+        self, lease: Lease, piece: Piece, answers: Sequence[Sequence[Entry]], *, failed: bool
+    ) -> None:
+        """Leaves the answers with the server, and says how the release of the lease ends the run.
+
+        A run that has ended is not repeated for the end of its lease or of its session: the server takes the
+        acknowledgement of the run that had the lease last.
+
+        Raises:
+            LockLostError, SessionClosedError, CancelledError: The lease or the session has ended; whether the
+                run is acknowledged says `_acknowledged_run`.
+        """
+        ack = Ack(lease.token, lease.fencing_token, piece.upto, failed, late=self._stalled(lease) > 0)
+        arrived: BaseException | None = None
+        if not self._is_over(lease):
+            try:
+                for entries in answers:
+                    command = self._commands.answer(lease.token, lease.fencing_token, entries)
+                    if not await self._engine.ask(command, patient=True):
+                        raise LockLostError(LABEL, self._name, "the run was taken from this session")
+                # A run that has released it itself is not acknowledged, and no caller is answered.
+                lease.ensure_held()
+            except (asyncio.CancelledError, LockLostError, SessionClosedError) as error:
+                if not self._is_over(lease):
+                    raise
+                arrived = error
+        self._commands.leave(ack)
+        if arrived is None and not self._is_over(lease):
+            return
+        # In a task of its own: this one is cancelled with the lease. For no longer than bodies have to end.
+        late = spawn(
+            self._engine.loop,
+            self._acknowledge_late(lease, piece, answers, failed=failed),
+            name=f"aiolocks-combiner-end-{self._name!r}",
+            context=empty_context(),
+        )
+        cancelled_by = arrived if isinstance(arrived, asyncio.CancelledError) else None
+        await wait_shielded(lambda: asyncio.shield(late), cancelled_by=cancelled_by)
+        if arrived is not None:
+            raise arrived
+
+    async def _acknowledge_late(
+        self, lease: Lease, piece: Piece, answers: Sequence[Sequence[Entry]], *, failed: bool
+    ) -> None:
+        engine, run = self._engine, lease.fencing_token
+        until = engine.now() + UNWINDING
+        try:
+            for entries in answers:
+                if not await self._last_word(self._commands.answer(lease.token, run, entries), until):
+                    return
+            ended = await self._last_word(
+                self._commands.release(lease.token, milliseconds(lease.ttl)), until, told=engine.wake_own
+            )
+        except LockError as error:
+            log.debug("combiner %r: the end of a run could not be told: %s", self._name, error)
+            return
+        if ended.freed:
+            self._acknowledged_run = run
+            if not failed:
+                self._acknowledged(piece)
+
+    async def _last_word(
+        self, command: Request[T], until: float, told: Callable[[T], object] | None = None
+    ) -> T:
+        """As `Context.ask`, also while the session closes."""
+        call, future = self._engine.start(command, until=until, told=told, patient=True)
+        try:
+            return await future
+        finally:
+            self._engine.forget(call)
+
+    def _is_over(self, lease: Lease) -> bool:
+        return self._engine.closing or lease.state is LeaseState.LOST
 
     def __repr__(self) -> str:
         return f"<Combining {self._name!r} waiting={len(self._waiting)} workers={len(self._workers)}>"
@@ -1184,21 +1335,23 @@ class Combiner(AsyncOnly):
     ```
 
     At most one batch of a name runs at a time. Items that come while it runs are the next batch: one of
-    their callers runs it when the first has ended, and the others wait for its result. So many callers make
-    few runs, and no item is missed: a run that begins after an item was left has it.
+    their callers runs it when the first has ended, and the other callers wait for its result. So many callers
+    make few runs, and no item is missed: a run that begins after an item was left has it.
 
-    Items stay on the server until the run of their batch is acknowledged under its fencing token. A runner
-    that dies or loses its lease is followed by a caller that waits, by the next one to come, or by `drain`:
+    Items stay on the server until the run of their batch is acknowledged under its fencing token. If a
+    runner dies or loses its lease, a waiting caller, the next caller or a worker (`drain`) runs the batch:
     each item is run at least once. The effects are exactly once where the store refuses the late: check
     `batch.fencing_token` there, as `aiolocks.contrib.sqlalchemy.fence` does, and write what was done in
     the same transaction.
 
-    A run that cannot be acknowledged, as after an outage or the loss of its lease, is followed by another one
-    of the same batch, after at most 1 s, and so on until one is. So a batch that kills its process is run
-    again by the next one: the how-to page shows how to give it up.
+    A run that ends well after the end of its lease, or while its session closes, counts if no other one has
+    begun since. A run that cannot be acknowledged, as after an outage, is followed by another one of the same
+    batch, after at most 1 s, and so on until one is. So a batch that kills its process is run again by the
+    next one: the how-to page shows how to give it up. A run that keeps its event loop for longer than `ttl`,
+    and is cut off, is an attempt, and is repeated at least once: a process that was stopped looks alike.
 
-    It is no queue: items that nobody runs for `keep` are dropped, there are no priorities, and a batch that
-    fails for good goes to its callers, not to a place for dead letters.
+    It is no queue: items that no session runs for `keep` are dropped, there are no priorities, and a batch
+    that fails for good goes to its callers, not to a place for dead letters.
 
     The idea is flat combining: Hendler, Incze, Shavit and Tzafrir, "Flat Combining and the
     Synchronization-Parallelism Tradeoff", SPAA 2010.
@@ -1208,10 +1361,10 @@ class Combiner(AsyncOnly):
         name: Any non-empty str of at most 1 KiB in UTF-8. Each field in braces is given to each call, and
             percent-encoded; `{{` and `}}` are braces of the name itself.
         ttl: Seconds that a run lasts without a renewal, 50 ms to ten years. It is renewed while its runner
-            lives, however long it takes; when one dies, the next follows after that time. 30 s, as of all
-            locks: longer than pauses of a process or its network mostly are.
+            lives, however long it takes; when the runner dies, the next run follows after that time. 30 s, as
+            of all locks: longer than pauses of a process or its network mostly are.
         window: Seconds for which items are collected before a run, from the first one on, 0 to 3600. 0, the
-            default: a run begins at once, and nobody waits longer than without a combiner. Items that came
+            default: a run begins at once, and no caller waits longer than without a combiner. Items that came
             while another batch ran have waited already.
         within: With it, each item begins the window anew, and in all it lasts at most so many seconds. None,
             the default: the window is not begun anew.
@@ -1222,27 +1375,27 @@ class Combiner(AsyncOnly):
         retry: How often a batch whose run raised is run again, with the same items, before its callers get
             the error and it is dropped. 0, the default: its callers know better what to do. The next attempt
             follows at once: sleep in the run for a pause. Runs that were cut off, by a death or the loss of
-            the lease, are not counted: a deploy would use them up.
-        keep: Seconds after which an item that nobody has run is dropped, 1 s to ten years; a day by default,
+            the lease, are not counted: a deploy would use them up. For runs that block, see above.
+        keep: Seconds after which an item that was not run is dropped, 1 s to ten years; a day by default,
             for a night without callers. The next run says so in the log, and to `on_dropped`; a caller that
             waits gets `LockLostError`.
         serializer: How items and results travel: an object with `dumps` and `loads`. JSON needs no trust in
-            others that can write to the server; pickle would. An item that it cannot read is not run: its
-            caller gets the error, and the log and `on_dropped` tell it.
+            other programs that can write to the server; pickle would. An item that it cannot read is not run:
+            its caller gets the error, and the log and `on_dropped` tell it.
 
-    All who use a name give the same options. In one session, those of the last call count.
+    All users of a name give the same options. In one session, the options of the last call count.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
-    __slots__ = ("_name", "_settings", "_source", "_template")
+    __slots__ = ("_name", "_settings", "_source", "_templates")
 
     _elsewhere = "make one there, with the same arguments"
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         *,
         ttl: Seconds = 30.0,
@@ -1258,7 +1411,8 @@ class Combiner(AsyncOnly):
         reject_unknown(LABEL, unknown, _MEANT)
         self._source = source_of(client)
         self._name = lock_name(name)
-        self._template = NameTemplate(name, otherwise="give the whole name") if _has_braces(name) else None
+        NameTemplate(name, otherwise="give the whole name")  # what is wrong with it is told at once
+        self._templates: tuple[str, ...] | None = None  # of which its name was made
         window_s = seconds("window", window, most=_LONGEST_WINDOW)
         within_s = optional_seconds("within", within)
         if within_s is not None and not 0 < window_s <= within_s:
@@ -1300,35 +1454,49 @@ class Combiner(AsyncOnly):
         """Seconds that a run lasts without a renewal."""
         return self._settings.options.ttl
 
+    def of(self, /, **fields: object) -> Combiner:
+        """The same combiner under the name with these values, so that calls need not give them.
+
+        Raises:
+            TypeError, ValueError: As `name_of` does.
+        """
+        same = object.__new__(Combiner)
+        same._source, same._settings = self._source, self._settings
+        same._name, same._templates = self._named(fields), self._templates or (self._name,)
+        return same
+
     async def submit(self, item: Any, run: Callable[[Batch], Awaitable[T]], /, **fields: object) -> T:
         """Leaves an item, and gives its result when the batch that holds it is done.
 
-        The first caller of a batch runs it, in a task of its session and in its own context; callers of its
-        session get the very object, others what the serializer makes of it.
+        The first caller of a batch runs it, in a task of its session and in its own context. Callers of
+        its session get the very object, callers of other sessions what the serializer makes of it.
 
         Args:
             item: What is left: for JSON, None, bool, int, float, str, and lists and dicts of them.
             run: A coroutine function that takes the `Batch`. What it returns is the result for all its
-                items, unless it sets `batch.results`, one for each. All who use a name give the same one.
+                items, unless it sets `batch.results`, one for each. All users of a name give the same `run`.
             fields: The values of the fields of the name.
 
         Raises:
             CombinerFullError: `most_waiting` items wait; this one was not left.
-            RemoteCallError: The run raised, elsewhere; in this session, the error itself.
+            RemoteCallError: The run raised in another session. If it raised in this session, the caller gets
+                the error itself.
             ResultNotKeptError: The item was done, and its result cannot be had: the serializer did not take
                 it.
             LockLostError: The item was dropped after `keep`. Or it is not known whether it was done: the
                 server has lost it, or this caller did not reach the server for 30 s after its batch.
-            Exception: What the serializer raises of the item or its result, here or elsewhere
-                (`RemoteCallError`).
+            Exception: What the serializer raises for the item or its result, in this session or in another
+                one (`RemoteCallError`).
             BackendError: Redis refused, is not there, or was silent for the session's `command_timeout`; or
-                for `ttl` seconds while the item waits. The item may have been left: then it will be run.
+                for `ttl` seconds while the item waits. The item may have been left: then it will be run. Or
+                100 000 requests have left items within 30 s, or twice that timeout.
             SessionClosedError: The session is closed, or was closed meanwhile; the item stays.
             RuntimeError: The run submits to its own name, and would wait for itself: there, use `leave`. Or
-                the run here raised `SystemExit` or `KeyboardInterrupt`: the item stays, for the next run.
+                the run in this session raised `SystemExit` or `KeyboardInterrupt`: the item stays, for the
+                next run. Or each run kept its event loop for longer than `ttl`.
             TypeError, ValueError: An argument is wrong; before any I/O.
 
-        Cancelled, it ends at once, and leaves its item: it will be done, here while the session is open.
+        Cancelled, it ends at once, and leaves its item, which will be done: by this session while it is open.
         """
         check_run(run)
         combining, payload = self._combining(item, fields)
@@ -1337,9 +1505,9 @@ class Combiner(AsyncOnly):
         return result
 
     async def leave(self, item: Any, /, **fields: object) -> Left:
-        """Leaves an item for the next run, and waits for nobody.
+        """Leaves an item for the next run, and does not wait for the run.
 
-        It is run by the next caller of `submit`, or by a worker (`drain`).
+        The next caller of `submit` runs the item, or a worker (`drain`).
 
         Args:
             item: As of `submit`.
@@ -1360,8 +1528,8 @@ class Combiner(AsyncOnly):
     async def drain(self, run: Callable[[Batch], Awaitable[Any]], /, **fields: object) -> None:
         """Runs what is left under a name, batch by batch, until it is cancelled: a worker.
 
-        It is woken when an item is left, and does not poll. An error of `run` is logged, and goes to those
-        who wait for that batch. An outage is logged, and the worker asks again.
+        It is woken when an item is left, and does not poll. An error of `run` is logged, and goes to the
+        callers that wait for that batch. An outage is logged, and the worker asks again.
 
         Args:
             run: As of `submit`; or the function that this combiner decorates.
@@ -1380,9 +1548,7 @@ class Combiner(AsyncOnly):
         combining = Combining.of(engine, self._named(fields), self._settings)
         await combining.drain(_run_of(run))
 
-    def __call__(
-        self, function: Callable[[Batch], Coroutine[Any, Any, T]]
-    ) -> Callable[..., Coroutine[Any, Any, T]]:
+    def __call__(self, function: Callable[[Batch], Coroutine[Any, Any, T]]) -> Submitting[T]:
         """Decorates the function that runs a batch: calling it with an item is `submit`.
 
         Raises:
@@ -1395,6 +1561,7 @@ class Combiner(AsyncOnly):
             return await self.submit(item, function, **fields)
 
         setattr(submitting, _RUN_OF, function)
+        setattr(submitting, "__signature__", _SUBMITTING)  # noqa: B010 - no type checker knows the attribute
         return submitting
 
     def _combining(self, item: Any, fields: dict[str, object]) -> tuple[Combining, bytes]:
@@ -1403,25 +1570,24 @@ class Combiner(AsyncOnly):
         if not isinstance(payload, bytes):
             raise TypeError(f"dumps of the serializer must give bytes, not {type(payload).__name__}")
         engine = engine_of(self._source, self)
+        engine.names.used((), made_of=self._templates or (self._name,))
         engine.settings.check_value(payload)
         return Combining.of(engine, name, self._settings), payload
 
     def _named(self, fields: dict[str, object]) -> str:
-        known = () if self._template is None else self._template.fields
-        if missing := [field for field in known if field not in fields]:
-            raise TypeError(f"the name {self._name!r} has a field {missing[0]!r}: give {missing[0]}=...")
-        if more := [field for field in fields if field not in known]:
-            raise TypeError(f"the name {self._name!r} has no field {more[0]!r}")
-        if self._template is None:
-            return self._name
-        return self._template.fill({field: text_of(value) for field, value in fields.items()})
+        (name,) = filled_in((self._name,) if self._templates is None else whole((self._name,)), fields)
+        return name
 
     def __repr__(self) -> str:
         return f"<Combiner {self._name!r} ttl={self.ttl:g}>"
 
 
-def _has_braces(name: str) -> bool:
-    return "{" in name or "}" in name
+_SUBMITTING: Final = inspect.Signature(
+    [
+        inspect.Parameter("item", inspect.Parameter.POSITIONAL_ONLY),
+        inspect.Parameter("fields", inspect.Parameter.VAR_KEYWORD),
+    ]
+)
 
 
 def check_run(run: object) -> None:

@@ -9,22 +9,22 @@ from typing import Any, Final, Literal, Never, cast, final
 from ..errors import StaleFenceError
 from ..lock.context import Context
 from ..lock.options import lock_name, reject_unknown
-from ..lock.sources import engine_of, source_of
+from ..lock.sources import Client, engine_of, source_of
 from ..transport.commands.checks import wrong_types
 from ..transport.commands.family import Family, Kind
 from ..transport.commands.snapshots import Content, Snapshot
 from ..transport.keys import key
-from ..transport.request import Command, Script
+from ..transport.request import Request, Script
 
-_READ: Final = Script("fenced_read", "forms")
-_WRITE: Final = Script("fenced_write", "forms")
+_READ: Final = Script("fenced_read", "forms", moves=True)
+_WRITE: Final = Script("fenced_write", "forms", moves=True)
 
 Form = Literal["bytes", "json"]
 _MOST: Final = 2**63 - 1
 
 
 def read_register(now_us: int, found: Mapping[str, Content]) -> Snapshot:
-    """A register, which stays for ever and is held by nobody. Its content is the user's."""
+    """A register, which stays for ever and has no holder. Its content is the user's."""
     return Snapshot(now_us, stands=bool(found[""]), problems=wrong_types({"": "hash"}, found))
 
 
@@ -43,13 +43,13 @@ class FencedSteps:
         # One lane for all: what a holder writes is not to be overtaken by what it wrote before.
         self._lane = self._keys[0].decode()
 
-    def write(self, form: Form, value: bytes, fencing_token: int) -> Command[int | None]:
+    def write(self, form: Form, value: bytes, fencing_token: int) -> Request[int | None]:
         """Writes, unless a newer fencing token has written before: None, or that one."""
-        return Command(_WRITE, self._keys, (str(fencing_token), form, value), _newer, lane=self._lane)
+        return Request(_WRITE, self._keys, (str(fencing_token), form, value), _newer, lane=self._lane)
 
-    def read(self) -> Command[tuple[Form, bytes] | None]:
+    def read(self) -> Request[tuple[Form, bytes] | None]:
         """The last value that was written, or None."""
-        return Command(_READ, self._keys, (), _written, lane=self._lane)
+        return Request(_READ, self._keys, (), _written, lane=self._lane)
 
 
 def _newer(raw: Any) -> int | None:
@@ -94,7 +94,7 @@ class FencedRegister:
 
     __slots__ = ("_name", "_source")
 
-    def __init__(self, client: Any, name: str, **unknown: Never) -> None:
+    def __init__(self, client: Client, name: str, **unknown: Never) -> None:
         reject_unknown("FencedRegister", unknown)
         self._source = source_of(client)
         self._name = lock_name(name)
@@ -116,7 +116,8 @@ class FencedRegister:
         Raises:
             TypeError, ValueError: An argument is wrong, or the value has more bytes than the session's
                 `largest_value`; before any I/O.
-            StaleFenceError: A newer token has written. Nothing was changed.
+            StaleFenceError: A newer token has written. This write has changed nothing, or, if its reply was
+                lost, it was written over.
             BackendError: Redis refused, or did not answer within the session's `command_timeout`; then the
                 value may have been written.
             SessionClosedError: The session is closed.

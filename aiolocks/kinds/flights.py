@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ..errors import FingerprintError, LockError
-from ..lock.binding import Binding
-from ..lock.claim import Resource
 from ..lock.clock import dependable, milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease
+from ..lock.lease import NEVER, Binding, Lease, Resource
 from ..lock.options import Options
-from ..lock.term import NEVER
 from ..transport.answers import NO_TTL, Answer, Granted, Refused, Released, released
 from ..transport.commands.family import Family, Kind
 from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
 from ..transport.commands.standing import SEATED, WAITING, letters
 from ..transport.keys import key
-from ..transport.request import Command, Script
+from ..transport.request import Request, Script
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
 _ACQUIRE: Final = Script("flight_acquire", *_SHARED, "seats")
-_PUBLISH: Final = Script("flight_publish", *_SHARED)
+_PUBLISH: Final = Script("flight_publish", *_SHARED, frees=True)
+_FORGET: Final = Script("flight_forget", *_SHARED)
 
 LINGER_MS: Final = 5000
-"""For how long what a run leaves is there for those who waited for it, also if it is not kept: longer than a
-waiter can live without a sign of life."""
+"""For how long the server has what a run leaves for its waiters, also if it is not kept: longer than a waiter
+can live without a sign of life."""
 
 RUNS: Final = Family(
     keys="value fence queue",
@@ -67,8 +67,9 @@ class Leaving:
         keep_ms: For how long it is kept; at least as long. Both count from `made_at_us`.
         cost_ms: How long it took to make it.
         made_at_us: When it was made, microseconds of the server's time.
+        begun: Fencing token of the run in which it was begun: an earlier one, if that was lost.
         pause_ms: None if it replaces whatever is there. Else a value that is kept stays, and for that many
-            milliseconds nobody tries again to replace it.
+            milliseconds no session tries again to replace it.
     """
 
     token: str
@@ -76,6 +77,7 @@ class Leaving:
     tag: str
     payload: bytes
     made_at_us: int
+    begun: int
     fresh_ms: int = 0
     keep_ms: int = 0
     cost_ms: int = 0
@@ -87,19 +89,22 @@ class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
 
     Attributes:
         run: Fencing token of the run.
-        age_us: How many microseconds ago it was made, at least; None if it is kept, and so for every later
-            caller; infinite if that is not known, because the server's clock was set back.
-        due: Whether it is due, and nobody replaces it yet.
+        age_us: How many microseconds ago it was made, at least, when the server was asked; None if it is
+            kept, and so for every later caller; infinite if that is not known, because the server's clock
+            was set back.
+        asked_at: Loop time at which the question was made.
+        due: Whether it is due, and no session replaces it yet.
         tag: The sort of the result.
         payload: The thing itself.
     """
 
     def __init__(
-        self, run: int, age_us: float | None, tag: str, payload: bytes, *, due: bool = False
+        self, run: int, age_us: float | None, asked_at: float, tag: str, payload: bytes, *, due: bool = False
     ) -> None:
         super().__init__("a run has ended")
         self.run = run
         self.age_us = age_us
+        self.asked_at = asked_at
         self.due = due
         self.tag = tag
         self.payload = payload
@@ -107,23 +112,24 @@ class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that 
 
 @final
 class FlightSteps(LockSteps):
-    """The steps of those of one session who want the same run, or what it leaves.
+    """The steps of the callers of one session that want the same run, or what it leaves.
 
     A run is a simple lock in a name space of its own, until it leaves something.
 
-    Invariant: `_told` is the first run that one of them was told of, or was granted: all later runs began
-    while that caller waited.
+    Invariant: `_told` is the first run that one of these callers was told of, or was granted: all later runs
+    began while that caller waited.
 
     Attributes:
         granted_at_us: The server's time at the last grant, microseconds.
-        busy: Done when the server has said that a run goes on, or that another session is next; None if
-            nobody asks.
+        busy: Done when the server has said that a run goes on, or that another session is next; None if no
+            caller asks.
         no_end: The run that the server has told of last has lost its ttl.
 
-    Args, besides those of a lock:
-        fingerprint: Of the request that they have in common, hexadecimal; empty for none.
+    Args, besides the arguments for a lock:
+        fingerprint: Of the request that the callers have in common, hexadecimal; empty for none.
         ahead: The multiple of its cost, before its end, at which a value counts as due.
         anew: Fencing token of the run whose value they will replace; None to take the value that is there.
+        now: Tells the loop's time.
     """
 
     family = RUNS
@@ -132,6 +138,7 @@ class FlightSteps(LockSteps):
         "_anew",
         "_fingerprint",
         "_leaving",
+        "_now",
         "_run",
         "_told",
         "busy",
@@ -148,6 +155,7 @@ class FlightSteps(LockSteps):
         fingerprint: str,
         retention_ms: int,
         session: str,
+        now: Callable[[], float],
         ahead: float = 0.0,
         anew: int | None = None,
     ) -> None:
@@ -159,6 +167,7 @@ class FlightSteps(LockSteps):
         self._ahead = f"{ahead:.6f}"
         self._anew = "" if anew is None else str(anew)
         self._leaving: Leaving | None = None
+        self._now = now
         self.busy: asyncio.Future[Any] | None = None
         self.granted_at_us = 0
 
@@ -170,7 +179,7 @@ class FlightSteps(LockSteps):
         """The next caller that asks came later than everything that was told until now."""
         self._told = None
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         """Takes the run, unless what it would leave is there, or says for how long it may go on."""
         keys = (*self._run, self.bell) if standing & (WAITING | SEATED) else self._run
         args = (
@@ -184,14 +193,11 @@ class FlightSteps(LockSteps):
             self._ahead,
             self._anew,
         )
-        return Command(_ACQUIRE, keys, args, self._answer, lane=token)
-
-    def wanted(self) -> None:
-        """It takes no part in the search for deadlocks."""
+        return Request(_ACQUIRE, keys, args, functools.partial(self._read, self._now()), lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
+    ) -> Request[Released]:
         """Ends the run with what it is to leave, if that was said, or with nothing."""
         leaving = self._leaving
         if leaving is None or leaving.token != token or leave:
@@ -208,13 +214,19 @@ class FlightSteps(LockSteps):
             leaving.tag,
             leaving.payload,
             str(leaving.made_at_us),
+            str(leaving.begun),
         )
-        return Command(_PUBLISH, self._run, args, released, lane=token)
+        return Request(_PUBLISH, self._run, args, released, lane=token)
 
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+    def forget(self, token: str) -> Request[bool]:
+        """Drops what is kept; whether anything was."""
+        args = (token, self._retention(0))
+        return Request(_FORGET, self._run[:3], args, _was_kept, lane=token)
+
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Request[int | None]:
         return super().adopt(old, new, ttl_ms, self._described(metadata))
 
-    def annotate(self, token: str, metadata: str) -> Command[bool]:
+    def annotate(self, token: str, metadata: str) -> Request[bool]:
         return super().annotate(token, self._described(metadata))
 
     def endless(self, refused: Refused) -> str:
@@ -224,7 +236,7 @@ class FlightSteps(LockSteps):
         """The fingerprint stands first, where a script finds it whatever the user has added."""
         return f'{{"fingerprint":"{self._fingerprint}",{metadata[1:]}'
 
-    def _answer(self, raw: Any) -> Answer:
+    def _read(self, asked_at: float, raw: Any) -> Answer:
         if raw[0] == 1:
             self._tell(int(raw[1]))
             self.granted_at_us = int(raw[3])
@@ -237,7 +249,7 @@ class FlightSteps(LockSteps):
         if raw[0] == 2:
             _, run, age_us, due, tag, payload, *rung = raw
             age = _NO_AGES.get(age_us, age_us)
-            left = Left(int(run), age, tag.decode(), payload, due=due == 1)
+            left = Left(int(run), age, asked_at, tag.decode(), payload, due=due == 1)
             return Refused(None, rung, error=left)
         return Refused(None, raw[1:], error=FingerprintError(self._name))
 
@@ -250,7 +262,11 @@ class FlightSteps(LockSteps):
             self._told = run
 
 
-# -- How those of one session ask for a run, be it a call or a turn.
+def _was_kept(raw: Any) -> bool:
+    return int(raw[0]) == 1
+
+
+# -- How the callers of one session ask for a run, be it a call or a turn.
 
 
 def runs(
@@ -263,10 +279,11 @@ def runs(
     fingerprint: str,
     ahead: float = 0.0,
     anew: int | None = None,
+    replaces: int | None = None,
 ) -> tuple[FlightSteps, Binding[Lease]]:
     """The way in which the tasks of one session ask for one run.
 
-    `ahead` and `anew` are those of `FlightSteps`.
+    `FlightSteps` describes `ahead` and `anew`. `replaces` is an `anew` for which callers wait.
     """
     commands = FlightSteps(
         engine.settings.prefix,
@@ -275,20 +292,22 @@ def runs(
         fingerprint=fingerprint,
         retention_ms=milliseconds(engine.settings.fence_retention),
         session=engine.session_id,
+        now=engine.now,
         ahead=ahead,
-        anew=anew,
+        anew=replaces if anew is None else anew,
     )
-    # A run that replaces a value has a gate of its own: callers here ask the server meanwhile.
+    # A run that replaces a value has a gate of its own: callers in this session ask the server meanwhile.
     resource = Resource(commands, (kind, name) if anew is None else (kind, name, "anew"))
     return commands, Binding(engine, resource, Lease, label=label, name=name, options=options)
 
 
-def ended_at(engine: Context, left: Left, *, asked: float) -> float:
+def ended_at(left: Left, *, asked: float) -> float:
     """Loop time up to which a task must have come to get the result of that run.
 
-    `asked` is when the asker began to ask: the run was going on later, for the asker was told of it.
+    `asked` is when the asker began to ask: the run was going on later, for the asker was told of it. However
+    long the answer was on its way, who came meanwhile came later than the run ended.
     """
-    return NEVER if left.age_us is None else max(asked, engine.now() - left.age_us / 1e6)
+    return NEVER if left.age_us is None else max(asked, left.asked_at - left.age_us / 1e6)
 
 
 @final

@@ -1,6 +1,6 @@
 """Errors of FastAPI, Starlette and aiohttp that are answers: the same in the process of another caller.
 
-The frameworks are not imported here: a process that has not loaded one serves no requests with it.
+This module does not import the frameworks: a process that has not loaded one serves no requests with it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def told_by(answer: str) -> Told | None:
 
 
 def error_of(told: Told) -> Exception | None:
-    """The error that gives that answer here; None where no framework is loaded."""
+    """The error that gives that answer in this process; None where no framework is loaded."""
     status, framework, headers, more = told
     detail: object = more.get("detail", more.get("text"))
     for name in (framework, _FASTAPI, _STARLETTE, _AIOHTTP):

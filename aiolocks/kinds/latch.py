@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Never, TypeVar, final
 
 from ..errors import BackendError, ConfigurationError, LockError
+from ..lock import together
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.misuse import AsyncOnly
 from ..lock.options import Seconds, lock_name, optional_seconds, reject_unknown, seconds, whole_number
-from ..lock.sources import engine_of, source_of
+from ..lock.sources import Client, engine_of, source_of
 from ..lock.wakeups import KeyListener
 from ..transport.answers import BELL_TTL
 from ..transport.commands.checks import of_others, without_ttl, wrong_types
 from ..transport.commands.family import Family, Kind
 from ..transport.commands.snapshots import Content, Snapshot
 from ..transport.commands.snapshots import whole_number as number_in
+from ..transport.faults import goes_on
 from ..transport.keys import key
-from ..transport.request import Call, Command, Script, ignore
+from ..transport.request import MOST_KNOWN, Request, Script, ignore
 from .waits import Wait
 
+log = logging.getLogger("aiolocks.session")
 T = TypeVar("T")
 
 _LABEL: Final = "Latch"
@@ -39,9 +43,9 @@ _MEANT: Final[dict[str, str]] = {
 # -- On the server.
 
 _SHARED: Final = ("forms", "fence", "latches")
-_WAIT: Final = Script("latch_wait", *_SHARED)
-_COUNT_DOWN: Final = Script("latch_count_down", *_SHARED)
-_RESET: Final = Script("latch_reset", *_SHARED)
+_WAIT: Final = Script("latch_wait", *_SHARED, moves=True)
+_COUNT_DOWN: Final = Script("latch_count_down", *_SHARED, "once")
+_RESET: Final = Script("latch_reset", *_SHARED, "once")
 
 
 @final
@@ -52,11 +56,13 @@ class Look(NamedTuple):
         open: It may go on.
         left: What is left to count.
         opened: When it was opened last, as the server tells it.
+        age: Seconds since then.
     """
 
     open: bool
     left: int
     opened: str
+    age: float
 
 
 @final
@@ -80,33 +86,36 @@ class LatchSteps:
         news: The key that is deleted when the latch opens.
     """
 
-    __slots__ = ("_count", "_keys", "_name", "_ttl_ms", "news")
+    __slots__ = ("_count", "_keys", "_known_ms", "_ttl_ms", "name", "news")
 
-    def __init__(self, prefix: str, name: str, count: int, ttl_ms: int) -> None:
-        self._name = name
+    def __init__(self, prefix: str, name: str, count: int, ttl_ms: int, *, known_ms: int) -> None:
+        self.name = name
         self._count = count
         self._ttl_ms = ttl_ms
-        self._keys = (key(prefix, "latch", name),)
+        self._known_ms = known_ms
+        self._keys = (key(prefix, "latch", name), key(prefix, "latch", name, "steps"))
         self.news = key(prefix, "latch", name, "news")
 
-    def listen(self) -> Command[Any]:
+    def listen(self) -> Request[Any]:
         """The server is to tell when the latch opens next."""
-        return Command(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
+        return Request(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
 
-    def wait(self, opened: str) -> Command[Look]:
+    def wait(self, opened: str) -> Request[Look]:
         """Asks if it is open; `opened` of the first answer, empty before that."""
-        return self._step(_WAIT, self._keys, "", opened, self._look)
+        args = ("", self._count, self._ttl_ms, opened)
+        return Request(_WAIT, self._keys[:1], args, self._look, lane=self._lane)
 
-    def count_down(self, token: str, n: int) -> Command[Counted]:
+    def count_down(self, token: str, n: int) -> Request[Counted]:
         """Counts n down."""
-        return self._step(_COUNT_DOWN, (*self._keys, self.news), token, n, self._counted)
+        return self._counting(_COUNT_DOWN, (*self._keys, self.news), token, n)
 
-    def reset(self, token: str, count: int) -> Command[Counted]:
+    def reset(self, token: str, count: int) -> Request[Counted]:
         """Counts again, from that."""
-        return self._step(_RESET, self._keys, token, count, self._counted)
+        return self._counting(_RESET, self._keys, token, count)
 
-    def _step(self, script: Script, keys: Any, token: str, last: Any, parse: Any) -> Command[Any]:
-        return Command(script, keys, (token, self._count, self._ttl_ms, last), parse, lane=self._lane)
+    def _counting(self, script: Script, keys: tuple[bytes, ...], token: str, n: int) -> Request[Counted]:
+        args = (token, self._count, self._ttl_ms, n, self._known_ms, MOST_KNOWN)
+        return Request(script, keys, args, self._counted, lane=self._lane)
 
     @property
     def _lane(self) -> str:
@@ -115,14 +124,14 @@ class LatchSteps:
     def _checked(self, raw: Any) -> Any:
         if int(raw[0]) == -1:
             raise ConfigurationError(
-                f"the latch {self._name!r} counts from {int(raw[1])}, and not from {self._count}: all who "
+                f"the latch {self.name!r} counts from {int(raw[1])}, and not from {self._count}: all who "
                 "use a latch give it the same count"
             )
         return raw
 
     def _look(self, raw: Any) -> Look:
-        through, left, opened = self._checked(raw)
-        return Look(through == 1, int(left), opened.decode())
+        through, left, opened, now_us = self._checked(raw)
+        return Look(through == 1, int(left), opened.decode(), (int(now_us) - int(opened)) / 1e6)
 
     def _counted(self, raw: Any) -> Counted:
         _, left, *rung = self._checked(raw)
@@ -141,8 +150,16 @@ def read_latch(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     return Snapshot(now_us, value=left, stands=True, problems=without_ttl(latch, ours=True))
 
 
-LATCHES: Final = Family(read=read_latch, passive="news")
-KINDS: Final = (Kind(LATCHES, "latch", "Latch", shows_value=True, needs=("hlen", "hmget", "hset")),)
+LATCHES: Final = Family(read=read_latch, passive="news steps")
+KINDS: Final = (
+    Kind(
+        LATCHES,
+        "latch",
+        "Latch",
+        shows_value=True,
+        needs=("hlen", "hmget", "hset", "zrangebyscore", "zscore"),
+    ),
+)
 
 
 # -- In a program.
@@ -186,7 +203,7 @@ class Latch(AsyncOnly):
     _elsewhere = "make one there, with the same arguments"
 
     def __init__(
-        self, client: Any, name: str, count: int, *, ttl: Seconds = 3600.0, **unknown: Never
+        self, client: Client, name: str, count: int, *, ttl: Seconds = 3600.0, **unknown: Never
     ) -> None:
         reject_unknown(_LABEL, unknown, _MEANT)
         self._source = source_of(client)
@@ -220,7 +237,7 @@ class Latch(AsyncOnly):
             TypeError, ValueError: `n` is wrong; before any I/O.
             ConfigurationError: The latch was made with another `count`.
             BackendError: Redis refused, could not be reached, or did not answer within the session's
-                `command_timeout`.
+                `command_timeout`; or the latch has had 100 000 steps within 30 s, or twice that timeout.
             SessionClosedError: The session is closed.
 
         If a reply is lost and the request is repeated, the steps count only once. After a cancellation or an
@@ -260,7 +277,8 @@ class Latch(AsyncOnly):
 
         The server tells a waiter when the latch opens. In addition the waiter asks every 2 s, or after a
         third of a ttl that is shorter than 6 s. If the server sends the session no pushes, it asks after each
-        `backoff.maximum` seconds of the session.
+        `backoff.maximum` seconds of the session. If the latch was opened before this session was made, within
+        its ttl, the log says so at INFO: an earlier run of the program may have opened it.
 
         Args:
             blocking_timeout: Seconds to wait; None, the default, for ever; 0 to ask once.
@@ -283,10 +301,13 @@ class Latch(AsyncOnly):
             await waiting.until_open(wait)
 
     def _commands(self, engine: Context) -> LatchSteps:
-        return LatchSteps(engine.settings.prefix, self._name, self._count, milliseconds(self._ttl))
+        settings = engine.settings
+        return LatchSteps(
+            settings.prefix, self._name, self._count, milliseconds(self._ttl), known_ms=settings.known_ms
+        )
 
     @staticmethod
-    async def _changed(engine: Context, command: Command[Counted]) -> int:
+    async def _changed(engine: Context, command: Request[Counted]) -> int:
         # The server tells no session of its own step.
         counted = await engine.ask(command, told=engine.wake_own)
         return counted.left
@@ -346,13 +367,15 @@ class _Waiting:
                 look = await self._look(wait, opened)
             except BackendError as error:
                 away_for = engine.now() - answered_at
-                if not error.transient or wait.timeout == 0 or away_for >= self._ttl:
+                if not goes_on(error) or wait.timeout == 0 or away_for >= self._ttl:
                     raise
                 if wait.left() == 0 and not opened:
                     raise  # no answer came at all
                 longest = _PAUSE
             else:
                 if look.open:
+                    if not opened:
+                        self._tell_earlier(look.age)
                     return
                 opened, left, answered_at = opened or look.opened, look.left, engine.now()
             if wait.left() == 0 or wait.timeout == 0:
@@ -362,11 +385,27 @@ class _Waiting:
                 longest = min(longest, engine.settings.backoff.maximum)
             await self._ear.sleep(min(longest, wait.left()))
 
+    def _tell_earlier(self, age: float) -> None:
+        """It was open when this wait began: says so, if it was when this session did."""
+        engine, name = self._engine, self._commands.name
+        if age <= engine.elapsed(engine.began):
+            return
+        together.tell(
+            log,
+            logging.INFO,
+            "latch %r was open before this session began: its count was reached %.1f s ago. For a new round, "
+            "take another name, or reset() it first",
+            *(name, age),
+            name=repr(name),
+            many="for %d waits a latch was open before this session began%s. For a new round, take another "
+            "name, or reset() it first: %s",
+        )
+
     async def _look(self, wait: Wait, opened: str) -> Look:
         engine, until = self._engine, wait.patience()
         engine.check_usable()
         await self._ear.before_asking()
-        engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
+        engine.send(self._commands.listen().ask(ignore, ignore, until=until), corked=True)
         call, future = engine.start(self._commands.wait(opened), until=until)
         try:
             return await future

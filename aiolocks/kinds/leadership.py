@@ -9,27 +9,28 @@ import json
 import logging
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Never, TypeVar, final
 
 from ..errors import BackendError, LockError, LockLostError, LockTimeoutError, SessionClosedError
+from ..lock import together
 from ..lock.acquirable import Acquirable
 from ..lock.again import Again
-from ..lock.binding import Binding
-from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.holders import described_in, who_in
-from ..lock.lease import Lease, LeaseState, Possession
+from ..lock.lease import Binding, Lease, LeaseState, Possession, QueuePolicy, Resource
 from ..lock.options import Metadata, Options, Seconds, reject_unknown, seconds
+from ..lock.sources import Client
 from ..lock.wakeups import KeyListener
-from ..transport import BELL_TTL, Command, Granted, Script, ignore
+from ..transport import BELL_TTL, Granted, Request, Script, ignore
 from ..transport.answers import fencing_token, kept, released, stolen, truth
 from ..transport.commands.base import SEAT_LENGTH
 from ..transport.commands.family import Family, Kind, Step
+from ..transport.faults import goes_on
 from ..transport.keys import key
-from ..transport.request import Call
 from . import permits
 from .permits import PermitSteps
 
@@ -50,8 +51,10 @@ _ACQUIRE: Final = Script("permits_acquire", *_SHARED)
 _HAND_OVER: Final = Script("permits_acquire", *_SHARED, "hand_over_permits")
 _ANNOTATE: Final = Script("leadership_annotate", *_SHARED, mid_move="mid_move_terms")
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_terms")
-_LOOK: Final = Script("leadership_look", "forms", "fence")
-_RELEASE: Final = Script("permits_release", *_PERMITS, "stolen", "terms", mid_move="mid_move_terms")
+_LOOK: Final = Script("leadership_look", "forms", "fence", moves=True)
+_RELEASE: Final = Script(
+    "permits_release", *_PERMITS, "stolen", "terms", mid_move="mid_move_terms", frees=True
+)
 _RENEW: Final = Script("permits_renew", *_PERMITS, "stolen", "terms", mid_move="mid_move_terms")
 _STEAL: Final = Script("permits_steal", *_PERMITS, "stolen", "terms")
 
@@ -88,7 +91,7 @@ class TermFound(NamedTuple):
     """One term, as it stands there.
 
     Attributes:
-        fencing_token: That of its lease.
+        fencing_token: The token of its lease.
         described: Its leader, and what it has published, JSON.
     """
 
@@ -126,7 +129,7 @@ def _term(text: bytes) -> TermFound:
 
 @final
 class Observing:
-    """The steps of those who observe a leadership."""
+    """The steps of a session that observes a leadership."""
 
     __slots__ = ("_keys", "news")
 
@@ -134,14 +137,14 @@ class Observing:
         self._keys = tuple(key(prefix, KIND, name, role) for role in ("", "leases", "terms"))
         self.news = key(prefix, KIND, name, "news")
 
-    def listen(self) -> Command[Any]:
+    def listen(self) -> Request[Any]:
         """From now on the server tells of each change: of a key that is there for a moment only."""
-        return Command(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
+        return Request(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
 
-    def look(self, known: int | None) -> Command[Look]:
+    def look(self, known: int | None) -> Request[Look]:
         """Tells of the leader, and of the terms after the one that is known."""
         since = NOBODY_KNOWN if known is None else str(known)
-        return Command(_LOOK, self._keys, (since,), Look, lane=self._lane)
+        return Request(_LOOK, self._keys, (since,), Look, lane=self._lane)
 
     @property
     def _lane(self) -> str:
@@ -150,7 +153,7 @@ class Observing:
 
 @final
 class Candidacy:
-    """The state that one `Leadership` object knows of itself in this process, without asking anybody.
+    """The state that one `Leadership` object knows of itself in this process, without asking the server.
 
     Attributes:
         rests_until: Loop time before which it does not campaign; it has stepped down.
@@ -297,7 +300,7 @@ def json_value(value: object) -> Any:
         raise TypeError(f"value must be what JSON can hold: {error}") from None
 
 
-# -- The leaders of a leadership, as others see them.
+# -- The leaders of a leadership, as observers see them.
 
 _SOON: Final = 0.002
 """Seconds after the end of a lease at which the server is asked who leads now."""
@@ -310,12 +313,12 @@ class LeaderInfo:
 
     Attributes:
         name: Name of the leadership.
-        fencing_token: That of the term: larger than that of every earlier one.
+        fencing_token: The token of the term: larger than the token of every earlier term.
         value: The value that the leader has published, by `value=` or `proclaim`.
         host: Name of the leader's machine.
         pid: Its process id on that machine.
         task: Name of its task.
-        metadata: The metadata of the user: those of the session and of the leadership.
+        metadata: The metadata of the user: of the session and of the leadership.
         elected_at: The server's time when the term began, as seconds since 1970.
         remaining: Seconds that were left of the leader's lease when the server was asked; 0.0 if the term had
             ended by then. The lease is renewed for as long as the leader lives.
@@ -390,13 +393,21 @@ class Observer:
         engine.check_usable()
         await self._ear.before_asking()
         until = engine.now() + engine.settings.command_timeout
-        engine.send(Call(self._commands.listen(), ignore, ignore, until=until), corked=True)
+        engine.send(self._commands.listen().ask(ignore, ignore, until=until), corked=True)
         try:
             return await engine.ask(self._commands.look(self._newest), patient=True)
         except BackendError as error:
-            if not error.transient:
+            if not goes_on(error):
                 raise
-            log.log(engine.log_level(error), "leadership %r cannot be observed now: %s", self._name, error)
+            together.tell(
+                log,
+                engine.log_level(error),
+                "leadership %r cannot be observed now: %s",
+                *(self._name, error),
+                name=repr(self._name),
+                many="%d leaderships cannot be observed now: %s: %s",
+                why=str(error),
+            )
             return None
 
     def _changes_in(self, look: Look, *, first: bool) -> list[LeaderInfo | None]:
@@ -429,6 +440,11 @@ _CANDIDATES: Final = 100
 _LONGEST_PAUSE: Final = 1.0
 """Seconds after which a candidate asks again whose request was not answered, or refused for now."""
 
+_STUBBORN: Final = 10.0
+"""Seconds after which the log tells of a `main` that goes on although it was cancelled, again and again."""
+_LOOKS: Final = 1.0
+"""Seconds between two looks whether it does."""
+
 OnError = Literal["raise", "again"] | Callable[[Exception], bool | Awaitable[bool]]
 """The reaction to an error of `main`."""
 
@@ -453,6 +469,43 @@ async def _agrees(on_error: Callable[[Exception], bool | Awaitable[bool]], error
     """Whether `main` is called again, as the user's function says."""
     answer = on_error(error)
     return bool(await answer if inspect.isawaitable(answer) else answer)
+
+
+@final
+class _Stubborn:
+    """Tells of a `main` that goes on after it was cancelled: each 10 s, until it has ended."""
+
+    __slots__ = ("_context", "_engine", "_next", "_since", "_term", "_timer")
+
+    def __init__(self, term: Term) -> None:
+        self._engine = term._engine  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - a part of it
+        self._term = term
+        self._context = copy_context()  # of the call of `run`
+        self._since: float | None = None  # it was found cancelled
+        self._next = _STUBBORN
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """From now on; `main` begins."""
+        now, scope = self._engine.now(), self._term._possession.scope  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
+        if scope is None or not scope.cancelled:
+            self._since, self._next = None, _STUBBORN
+        elif self._since is None:
+            self._since = now
+        elif now - self._since >= self._next:
+            self._next += _STUBBORN
+            log.warning(
+                "leadership %r: main has not ended %.0f s after it was cancelled%s",
+                self._term.name,
+                now - self._since,
+                "" if self._term.remaining() > 0.0 else ", and another process may lead",
+            )
+        self._timer = self._engine.loop.call_later(_LOOKS, self.look, context=self._context)
+
+    def end(self) -> None:
+        """`main` has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 @final
@@ -506,7 +559,7 @@ class Leadership(Acquirable[Term]):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         *,
         ttl: Seconds = 10.0,
@@ -571,11 +624,12 @@ class Leadership(Acquirable[Term]):
                 `BackendError.transient`.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled, it cancels `main`, and steps down once that has unwound.
+        Cancelled, it cancels `main`, and steps down once that has unwound. While `main` goes on after it was
+        cancelled, by this or because its term ends, a warning says so each 10 s.
         """
         _check_on_error(on_error)
         now = asyncio.get_running_loop().time
-        again = Again(log, f"Leadership {self._name!r}: main", sleep=self._sleep)
+        again = Again(log, f"leadership {self._name!r}: main", sleep=self._sleep)
         while True:
             term, failed = await self._elected(), None
             began = now()
@@ -599,8 +653,10 @@ class Leadership(Acquirable[Term]):
         """
         returned: _Returned[R] | None = None
         raised: Exception | None = None
+        stubborn = _Stubborn(term)
         try:
             async with term:
+                stubborn.look()
                 try:
                     result = await main(term)
                 except Exception as error:
@@ -612,23 +668,25 @@ class Leadership(Acquirable[Term]):
             if returned is None:
                 if error is raised and not term.ending:  # of another lock
                     raise
-                log.info("%s; campaigning again", error)
+                log.debug("leadership %r: campaigning again: %s", self._name, error)
                 return None
-            self._unconfirmed(error)
+            self._unconfirmed(term, error)
         except (BackendError, SessionClosedError) as error:
             if error is raised:
                 raise
             if returned is not None:
-                self._unconfirmed(error)
+                self._unconfirmed(term, error)
         finally:
+            stubborn.end()
             del raised  # which would keep this frame, and so itself
         if returned is None:
-            log.info("Leadership %r: main returned after its term was to end; campaigning again", self._name)
+            log.debug("leadership %r: campaigning again: main returned after its term was to end", self._name)
         return returned
 
-    def _unconfirmed(self, error: LockError) -> None:
+    def _unconfirmed(self, term: Term, error: LockError) -> None:
         """The work of the term is done, and the term had not ended for this process when it was."""
-        log.warning("Leadership %r: the end of the term was not confirmed: %s", self._name, error)
+        level = term._engine.log_level(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - its own
+        log.log(level, "leadership %r: the end of the term was not confirmed: %s", self._name, error)
 
     async def _sleep(self, seconds: float) -> None:
         await self._engine().sleep(seconds)
@@ -638,10 +696,18 @@ class Leadership(Acquirable[Term]):
             try:
                 return await self._acquire(None)
             except BackendError as error:
-                if not error.transient:
+                if not goes_on(error):
                     raise
                 level = self._engine().log_level(error)
-                log.log(level, "Leadership %r: campaigning again: %s", self._name, error)
+                together.tell(
+                    log,
+                    level,
+                    "leadership %r: campaigning again: %s",
+                    *(self._name, error),
+                    name=repr(self._name),
+                    many="%d leaderships: campaigning again: %s: %s",
+                    why=str(error),
+                )
                 await self._sleep(min(self._options.ttl / 10, _LONGEST_PAUSE))
 
     def _acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, Term]:

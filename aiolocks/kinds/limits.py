@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Final, NamedTuple, Never, cast, final
 from urllib.parse import quote, unquote
 
 from ..lock.acquirable import Acquirable
-from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease
+from ..lock.lease import Lease, QueuePolicy, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown, whole_number
+from ..lock.sources import Client
 from ..transport.answers import (
     QUEUE_TTL_MS,
     Answer,
@@ -30,7 +30,7 @@ from ..transport.commands.listening import Listener
 from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
 from ..transport.commands.waits import Wanted
 from ..transport.keys import keys_of
-from ..transport.request import Command, Script
+from ..transport.request import Request, Script
 from . import permits
 
 KIND: Final = "limits"
@@ -46,7 +46,7 @@ _ANNOTATE: Final = Script("permits_annotate", *_SHARED, mid_move="mid_move_limit
 _ADOPT: Final = Script("permits_adopt", *_SHARED, mid_move="mid_move_limits")
 _LOCKED: Final = Script("limits_locked", *_SHARED)
 _OWNED: Final = Script("permits_owned", *_SHARED, mid_move="mid_move_limits")
-_RELEASE: Final = Script("permits_release", *_SHARED, "stolen", mid_move="mid_move_limits")
+_RELEASE: Final = Script("permits_release", *_SHARED, "stolen", mid_move="mid_move_limits", frees=True)
 _RENEW: Final = Script("permits_renew", *_SHARED, "stolen", mid_move="mid_move_limits")
 
 
@@ -176,9 +176,9 @@ class LimitSteps(FamilySteps):
             self.bell, self._queues, self._seat(token), deadlines=self._keys[:1], beside=self._keys[2:3]
         )
 
-    def used(self) -> Command[Used]:
+    def used(self) -> Request[Used]:
         """How much of it is in use."""
-        return Command(_LOCKED, self._keys, (self._line,), self._used)
+        return Request(_LOCKED, self._keys, (self._line,), self._used)
 
     def _used(self, raw: Any) -> Used:
         held = dict(zip(caps_of(self._line), raw[1:], strict=True))
@@ -191,13 +191,13 @@ class LimitSteps(FamilySteps):
         one, cap = refused.full
         held = {token for steps, token in own if self._holds_too(steps, one)}
         if told_all(refused):
-            held &= tokens_told(refused)  # the others were lost, and nobody here knows
+            held &= tokens_told(refused)  # the other leases were lost, and this session does not know yet
         return len(held) >= cap
 
     def _holds_too(self, other: NameSteps, one: str) -> bool:
         if not isinstance(other, LimitSteps) or other._keys[0] != self._keys[0]:  # noqa: SLF001
             return False
-        return one in other._caps  # noqa: SLF001 - its own class, here and above
+        return one in other._caps  # noqa: SLF001 - its own class, as above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         return told_limits(token, left_ms, lease)
@@ -220,7 +220,7 @@ class Limits(Acquirable[Lease]):
     """A permit of each of several keys, or none: a total for all, and a smaller limit for each tenant.
 
     ```python
-    limits = Limits(redis, "exports", {"all": 20, f"tenant:{tenant}": 1})
+    limits = Limits(redis, "exports", {"all": 20, name_of("tenant:{tenant}", tenant=tenant): 1})
     async with limits:          # one lease: a permit of "all", and one of this tenant
         ...
     ```
@@ -255,7 +255,7 @@ class Limits(Acquirable[Lease]):
 
     A waiter that is cancelled, or whose time is over, leaves its line, and takes nothing with it. When a
     process dies, its permits come back one ttl later, and a waiter of it that has just been called delays
-    those keys by 2 s at most.
+    its keys by 2 s at most.
     """
 
     __slots__ = ("_keys",)
@@ -265,7 +265,7 @@ class Limits(Acquirable[Lease]):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         keys: Mapping[str, int],
         *,
@@ -312,6 +312,8 @@ class Limits(Acquirable[Lease]):
         return (await engine.ask(self._commands(engine).used())).held
 
     def _resource(self, engine: Context) -> Resource:
+        if self._templates is None:
+            engine.names.used(self._keys)
         commands = self._commands(engine)
         return Resource(commands, (KIND, self._name, commands.line), _MANNER)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, Never, final
+from typing import ClassVar, Final, Never, final
 
 from ..lock.acquirable import Acquirable
-from ..lock.binding import Binding
-from ..lock.claim import Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.keeping import KeptBinding
-from ..lock.lease import Lease
+from ..lock.lease import Binding, Lease, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown
+from ..lock.sources import Client
+from ..lock.tenure import KeptBinding
 from ..transport.commands.family import Kind
 from ..transport.commands.lock import LOCKS, KeptSteps, LockSteps
 
@@ -53,7 +52,8 @@ class Lock(Acquirable[Lease]):
         replicas: How many replicas must have a grant before it counts (`WAIT`), within `blocking_timeout` and
             the session's `command_timeout`; otherwise it is given back and `BackendError` says how many had
             it. 0: none. A failover to a replica that has the lock keeps it. Renewals do not wait for
-            replicas.
+            replicas, nor does a try that is refused. A single try that is granted is given back at once if
+            the server says that fewer replicas are connected (`INFO`, if the user may).
         at_least: Seconds after the grant for which the name stays taken, even if the lease is released
             sooner: 0 to the ttl (and to `max_hold`). After the release the name has no holder, and the
             server's clock ends this time. If processes start a short job within this time of one another, it
@@ -62,9 +62,10 @@ class Lock(Acquirable[Lease]):
             this name sends nothing: 0 (the default: not at all) to a third of the ttl. The lease of each such
             acquire has a fencing token of its own. Another session that asks gets the name at once. A process
             that is killed within this time after its last release blocks the name for the rest of the ttl.
-            From the second use of the name within this time on. Needs a server that tells of changes
-            (`wakeup="tracking"`); else the lease is released at once, and the log says so once. Not together
-            with `at_least`, `max_hold`, `replicas` or `auto_renew=False`, nor for `acquire(steal=True)`.
+            The session keeps the lease from the second use of the name within this time on. It needs a server
+            that tells of changes (`wakeup="tracking"`); else the lease is released at once, and the log says
+            so once. Not together with `at_least`, `max_hold`, `replicas` or `auto_renew=False`, nor for
+            `acquire(steal=True)`.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -78,7 +79,7 @@ class Lock(Acquirable[Lease]):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         *,
         ttl: Seconds = 30.0,

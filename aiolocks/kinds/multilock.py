@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from ..lock.acquirable import Acquirable
-from ..lock.binding import Binding
-from ..lock.claim import Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease
+from ..lock.lease import Binding, Lease, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
+from ..lock.sources import Client
 from ..transport.answers import (
     ASK,
     BELL_RUNG,
@@ -40,7 +39,7 @@ from ..transport.commands.snapshots import Holder
 from ..transport.commands.standing import BEHIND, PASSING, SEATED, STAYING, WAITING
 from ..transport.commands.waits import Wanted
 from ..transport.keys import key, slot_of
-from ..transport.request import Command, Script
+from ..transport.request import Request, Script
 from ..transport.sagas import Compensate, FaultError, SagaCommand, SagaSteps
 
 _MOST_NAMES: Final = 1000
@@ -50,9 +49,11 @@ _HAND_OVER: Final = Script(
 )
 _ANNOTATE: Final = Script("multi_annotate", "forms", "bells", "locks", mid_move="mid_move_multi")
 _ADOPT: Final = Script("multi_adopt", "forms", "bells", "locks", mid_move="mid_move_multi")
-_LOCKED: Final = Script("multi_locked")
-_OWNED: Final = Script("multi_owned", "forms", "bells", "locks", mid_move="mid_move_multi")
-_RELEASE: Final = Script("multi_release", "forms", "bells", "locks", "stolen", mid_move="mid_move_multi")
+_LOCKED: Final = Script("multi_locked", moves=True)
+_OWNED: Final = Script("multi_owned", "forms", "bells", "locks", mid_move="mid_move_multi", moves=True)
+_RELEASE: Final = Script(
+    "multi_release", "forms", "bells", "locks", "stolen", mid_move="mid_move_multi", frees=True
+)
 _RENEW: Final = Script("multi_renew", "forms", "bells", "locks", "stolen", mid_move="mid_move_multi")
 
 
@@ -81,10 +82,10 @@ class SeveralSteps(FamilySteps):
     """The steps by which all locks of these names are acquired, or none.
 
     Args:
-        part_of: Of more names than these, what tells them from others.
+        part_of: Where these names are a part of a larger set, tells that set from other sets.
     """
 
-    __slots__ = ("_names", "_values", "bell", "number")
+    __slots__ = ("_values", "bell", "names", "number")
 
     family = SEVERAL
 
@@ -94,11 +95,11 @@ class SeveralSteps(FamilySteps):
         super().__init__(retention_ms)
         self.number = len(names)
         self._values = (self.number,)
-        self._names = tuple(names)
+        self.names = tuple(names)
         self._keys = tuple(key(prefix, "lock", name, role) for role in ("", *SEVERAL.keys) for name in names)
-        # One bell in all the queues, called after the first name; it lists the others as their keys have
-        # them, so that a script can tell whether it is a bell of its name. The same names always have the
-        # same order.
+        # One bell in all the queues, called after the first name; it lists the other names as their
+        # keys have them, so that a script can tell whether it is a bell of its name. The same names always
+        # have the same order.
         place = f"{prefix}:lock:".encode()
         others = [lock.removeprefix(place).hex() for lock in self._locks[1:]]
         listed = ".".join([*others, part_of] if part_of else others)
@@ -111,7 +112,7 @@ class SeveralSteps(FamilySteps):
     def _answer(self, raw: Any) -> Answer:
         found = answer(raw)
         if isinstance(found, Refused) and found.told and (which := found.told[1]):
-            found.told = [found.told[0], self._names[which - 1], *found.told[2:]]
+            found.told = [found.told[0], self.names[which - 1], *found.told[2:]]
         return found
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
@@ -126,8 +127,8 @@ class SeveralSteps(FamilySteps):
     def wanted(self) -> Wanted:
         return Wanted(self._locks)
 
-    def watch(self, command: Command[Any]) -> None:
-        command.watched = command.keys[: self.number]
+    def watch(self, command: Request[Any]) -> None:
+        command.track(command.keys[: self.number])
 
     def keys(self, *, with_bell: bool) -> tuple[bytes, ...]:
         """Locks, fences and queues, as the scripts want them."""
@@ -143,9 +144,9 @@ def endless_of_several(refused: Refused) -> str:
 # -- names in several slots
 #
 # No script reaches more than one slot. So the slots are taken one after the other, in the order of their
-# numbers, which is the same for all who want several: they cannot wait for each other in a ring. If one
+# numbers, which is the same for all callers: they cannot wait for each other in a ring. If one
 # refuses, what was taken is given back at once, and nothing is held while it waits. This is not one atomic
-# step: for the time of a try, others may find taken what is then given back.
+# step: for the time of a try, other callers may find taken what is then given back.
 #
 # The fencing token. Each slot mints one, larger than every earlier one of its own names. The largest is
 # written to all names (`multi_seal`), in each slot only where all the locks still carry the token, and the
@@ -153,7 +154,7 @@ def endless_of_several(refused: Refused) -> str:
 # and a later holder of one of the names finds it behind that name's fence, and mints a larger one. If a slot
 # has lost it meanwhile, nothing is given.
 
-_RETURN: Final = Script("multi_return", "forms", "bells", "locks")
+_RETURN: Final = Script("multi_return", "forms", "bells", "locks", frees=True)
 _SEAL: Final = Script("multi_seal", "forms", "bells", "locks")
 
 
@@ -166,7 +167,7 @@ def steps_of(
         slots.setdefault(slot_of(key(prefix, "lock", name)), []).append(name)
     if len(slots) == 1:
         return SeveralSteps(prefix, names, retention_ms=retention_ms, session=session)
-    # In each slot a bell of its own, which those of other sets of names are not to be taken for.
+    # In each slot a bell of its own, which differs from the bells of other sets of names.
     everything = hashlib.sha1("\0".join(names).encode(), usedforsecurity=False).hexdigest()
     parts = [
         SeveralSteps(
@@ -181,23 +182,24 @@ def steps_of(
 class MultiSlotSteps(NameSteps):
     """The steps by which all locks of these slots are acquired, or none."""
 
-    __slots__ = ("_parts", "bell")
+    __slots__ = ("_parts", "bell", "names")
 
     def __init__(self, parts: Sequence[SeveralSteps], *, retention_ms: int) -> None:
         super().__init__(retention_ms)
         self._parts = parts
         self.bell = parts[0].bell
+        self.names = tuple(name for part in parts for name in part.names)
 
     @property
     def all_bells(self) -> tuple[bytes, ...]:
         return tuple(part.bell for part in self._parts)
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         return self._saga(lambda: self._acquiring(token, ttl_ms, metadata, standing), lane=token)
 
     def _acquiring(self, token: str, ttl_ms: int, metadata: str, standing: int) -> SagaSteps[Answer]:
-        # The queues are left when all is had. The slot that refuses seats the waiter in the same step, the
-        # others after that.
+        # The queues are left when all slots have granted. The slot that refuses seats the waiter in the same
+        # step, the other slots after that.
         asking = standing & ~(SEATED | STAYING | PASSING)
         minted = 0
         reached = 0
@@ -206,8 +208,8 @@ class MultiSlotSteps(NameSteps):
                 reached += 1
                 (answer,) = yield (part.acquire(token, ttl_ms, metadata, asking),)
                 if isinstance(answer, Refused):
-                    # Others may have been refused what was taken for a moment. Of the permits that are free
-                    # in the slot that refused, a waiter that was woken tells those after it.
+                    # Other waiters may have been refused what was taken for a moment. Of the permits that are
+                    # free in the slot that refused, a waiter that was woken tells the waiters after it.
                     slots = reached if standing & PASSING else reached - 1
                     yield self._give_back(token, ttl_ms, slots)
                     if standing & WAITING:
@@ -227,14 +229,14 @@ class MultiSlotSteps(NameSteps):
             raise FaultError(replace(error.fault, unknown=True)) from error
         return Granted(minted, max(others))
 
-    def _seal(self, part: SeveralSteps, token: str, minted: int, ttl_ms: int, standing: int) -> Command[int]:
+    def _seal(self, part: SeveralSteps, token: str, minted: int, ttl_ms: int, standing: int) -> Request[int]:
         leaving = standing & (SEATED | STAYING) == SEATED
         args = (part.number, token, str(minted), self._retention(ttl_ms))
-        return Command(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
+        return Request(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
 
     def _give_back(self, token: str, ttl_ms: int, slots: int) -> Compensate:
         commands = [
-            Command(
+            Request(
                 _RETURN,
                 part.keys(with_bell=True),
                 (part.number, token, self._retention(ttl_ms)),
@@ -254,19 +256,19 @@ class MultiSlotSteps(NameSteps):
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         return told_lock(left_ms, lease)
 
-    def listener(self, token: str) -> Command[int]:
+    def listener(self, token: str) -> Request[int]:
         commands = [listening([part.listener(token)]) for part in self._parts]
         return self._together(commands, _told_by_all, lane=token)
 
-    def watch(self, command: Command[Any]) -> None:
+    def watch(self, command: Request[Any]) -> None:
         """Each of the nodes would have to be asked for all: it is renewed as if nothing was heard."""
 
-    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+    def renew(self, token: str, ttl_ms: int) -> Request[Kept]:
         return self._together([part.renew(token, ttl_ms) for part in self._parts], _kept_by_all, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
+    ) -> Request[Released]:
         def ended(answers: list[Released]) -> Released:
             freed = all(answer.freed for answer in answers)
             thief = next((answer.thief for answer in answers if answer.thief), b"")
@@ -276,14 +278,14 @@ class MultiSlotSteps(NameSteps):
         commands = [part.release(token, ttl_ms, ring=ring, leave=leave) for part in self._parts]
         return self._together(commands, ended, lane=token)
 
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Request[int | None]:
         def adopting() -> SagaSteps[int | None]:
             minted: list[int] = []
             for part in self._parts:
                 (answer,) = yield (part.adopt(old, new, ttl_ms, metadata),)
                 if answer is None:
                     # The process that was first in the first slot has all of them; a name that is gone in one
-                    # slot is had by nobody.
+                    # slot has no holder.
                     back = [done.adopt(new, old, ttl_ms, metadata) for done in self._parts[: len(minted)]]
                     if back:
                         yield back
@@ -293,24 +295,24 @@ class MultiSlotSteps(NameSteps):
 
         return self._saga(adopting, lane=min(old, new))
 
-    def annotate(self, token: str, metadata: str) -> Command[bool]:
+    def annotate(self, token: str, metadata: str) -> Request[bool]:
         return self._together([part.annotate(token, metadata) for part in self._parts], all, lane=token)
 
-    def owned(self, token: str) -> Command[bool]:
+    def owned(self, token: str) -> Request[bool]:
         return self._together([part.owned(token) for part in self._parts], all, lane=token)
 
-    def locked(self) -> Command[bool]:
+    def locked(self) -> Request[bool]:
         return self._together([part.locked() for part in self._parts], any, lane="")
 
     def _together(
-        self, commands: Sequence[Command[Any]], told: Callable[[list[Any]], Any], *, lane: str
-    ) -> Command[Any]:
+        self, commands: Sequence[Request[Any]], told: Callable[[list[Any]], Any], *, lane: str
+    ) -> Request[Any]:
         def saga() -> SagaSteps[Any]:
             return told((yield commands))
 
         return self._saga(saga, lane=lane)
 
-    def _saga(self, saga: Callable[[], SagaSteps[Any]], *, lane: str) -> Command[Any]:
+    def _saga(self, saga: Callable[[], SagaSteps[Any]], *, lane: str) -> Request[Any]:
         keys = tuple(key for part in self._parts for key in part.keys(with_bell=False))
         return SagaCommand(saga, keys, lane=lane)
 
@@ -348,8 +350,8 @@ class MultiLock(Acquirable[Lease]):
 
     In a Redis Cluster, names of the same slot are taken in one step; names with a common `{hash tag}` have
     the same slot. Names of several slots are not taken in one atomic step. The slots are taken one after the
-    other, in the same order by all, and given back if one refuses. No lease ever has only a part of the
-    names. But during a try, another task may be refused a name that is given back a moment later.
+    other, in the same order by all processes, and given back if one refuses. No lease ever has only a part of
+    the names. But during a try, another task may be refused a name that is given back a moment later.
 
     A `MultiLock` may wait for ever if its names are never free at the same time, because tasks that want only
     one of them come first each time. If this matters, let all of these tasks also take one common lock.
@@ -371,7 +373,7 @@ class MultiLock(Acquirable[Lease]):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         names: Iterable[str],
         *,
         ttl: Seconds = 30.0,
@@ -404,6 +406,9 @@ class MultiLock(Acquirable[Lease]):
 
     def _all_names(self) -> tuple[str, ...]:
         return self._names
+
+    def _held_as(self) -> tuple[str, ...]:
+        return self._as_templates()
 
     def _rename(self, names: tuple[str, ...]) -> None:
         super()._rename(names)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Final, Never, Self, cast, final
 
 from ..errors import ConfigurationError
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
-from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease
+from ..lock.lease import Lease, QueuePolicy, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, flag, reject_unknown, whole_number
+from ..lock.sources import Client
 from ..transport.answers import Answer, Refused, answer, fencing_token, kept, released, stolen, truth
 from ..transport.commands.base import SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
 from ..transport.commands.checks import ID, TOKEN, after, not_ours, of_others, without_ttl, wrong_types
@@ -23,7 +23,7 @@ from ..transport.commands.snapshots import Content, Holder, Snapshot, of_nobody
 from ..transport.commands.snapshots import whole_number as number_in
 from ..transport.commands.waits import Wanted
 from ..transport.keys import keys_of
-from ..transport.request import Command, Script
+from ..transport.request import Request, Script
 
 SHARED: Final = ("forms", "bells", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *SHARED)
@@ -32,7 +32,7 @@ ANNOTATE: Final = Script("permits_annotate", *SHARED, mid_move="mid_move_permits
 ADOPT: Final = Script("permits_adopt", *SHARED, mid_move="mid_move_permits")
 AVAILABLE: Final = Script("permits_available", *SHARED)
 OWNED: Final = Script("permits_owned", *SHARED, mid_move="mid_move_permits")
-_RELEASE: Final = Script("permits_release", *SHARED, "stolen", mid_move="mid_move_permits")
+_RELEASE: Final = Script("permits_release", *SHARED, "stolen", mid_move="mid_move_permits", frees=True)
 RENEW: Final = Script("permits_renew", *SHARED, "stolen", mid_move="mid_move_permits")
 _STEAL: Final = Script("permits_steal", *SHARED, "stolen")
 _RESIZE: Final = Script("permits_resize", *SHARED)
@@ -165,7 +165,7 @@ class PermitSteps(FamilySteps):
         self._value: int | str = "" if value is None else value
         self._strict = fair
         self._values = (permits, self._value, "t" if fair else "")
-        # Those who want another number wait for something else.
+        # Waiters for another number have another bell.
         bell = f"bell.{session}.{permits}{'.fair' if fair else ''}"
         roles = [bell if role == "bell" else role for role in family.keys]
         self._keys = keys_of(prefix, kind, name, roles)
@@ -177,33 +177,33 @@ class PermitSteps(FamilySteps):
     def wanted(self) -> Wanted:
         return Wanted(self._keys[:1], self._permits, 1 if self._value == "" else None)
 
-    def locked(self) -> Command[bool]:
-        return Command(AVAILABLE, self._keys, self._values[1:], self._too_few)
+    def locked(self) -> Request[bool]:
+        return Request(AVAILABLE, self._keys, self._values[1:], self._too_few)
 
-    def available(self) -> Command[int]:
+    def available(self) -> Request[int]:
         """How many permits could be had now."""
-        return Command(AVAILABLE, self._keys, self._values[1:], self._number)
+        return Request(AVAILABLE, self._keys, self._values[1:], self._number)
 
-    def resize(self, value: int) -> Command[Sequence[bytes]]:
+    def resize(self, value: int) -> Request[Sequence[bytes]]:
         """Sets how many there are from now on; the bells of the waiters that were woken."""
         args = (self._value, value, _VALUE_RETENTION_MS, self._seat("1" * SEAT_LENGTH))
-        return Command(_RESIZE, self._keys, args, self._rung)
+        return Request(_RESIZE, self._keys, args, self._rung)
 
     def excluded_by(self, own: Sequence[tuple[NameSteps, str]], refused: Refused) -> bool:
-        """Whether there are too few permits beside them, however many others give back."""
+        """Whether there are too few permits beside the task's own, however many other holders give back."""
         held = {token: permits for steps, token in own if (permits := self._shared_with(steps))}
         if not held or not refused.told:
             return False
         if told_all(refused) and not tokens_told(refused).issuperset(held):
-            return False  # one was lost, and nobody here knows
+            return False  # a lease was lost, and this session does not know yet
         value: int = refused.told[1]
         return self._permits > value - sum(held.values())
 
     def _shared_with(self, other: NameSteps) -> int:
-        """How many permits of this name a lease of those has."""
+        """How many permits of this name a lease of those steps has."""
         if not isinstance(other, PermitSteps) or other._keys[0] != self._keys[0]:  # noqa: SLF001
             return 0
-        return other._permits  # noqa: SLF001 - its own class, here and above
+        return other._permits  # noqa: SLF001 - its own class, as above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         return told_permits(token, left_ms, lease)
@@ -296,15 +296,16 @@ class Semaphore(Acquirable[Lease]):
         ...
     ```
 
-    Each lease has its own end: the permits of a holder that died are back one ttl later, whatever others
-    renew. All users of a name give the same `value`. While a task holds or waits, a different `value` is
-    refused; when no task does, it replaces the old one. `resize` changes the number of permits for all users,
-    while the name is in use and for 24 h after, whatever their `value`.
+    Each lease has its own end: the permits of a holder that died are back one ttl later, whatever other
+    holders renew. All users of a name give the same `value`. While a task holds or waits, a different `value`
+    is refused; when no task does, it replaces the old one. `resize` changes the number of permits for all
+    users, while the name is in use and for 24 h after, whatever their `value`.
 
     Permits that come back go to waiters of the same process first, as with a `Lock`. With `fair=True`,
     waiters get them in the order in which they asked, over all processes: then no waiter for a few permits
-    overtakes a waiter for many. Without it, a waiter for many may wait for ever, if others keep taking the
-    permits that come back. Give all users of a name the same `fair`: a user without it overtakes the queue.
+    overtakes a waiter for many. Without it, a waiter for many may wait for ever, if other tasks keep taking
+    the permits that come back. Give all users of a name the same `fair`: a user without it overtakes the
+    queue.
 
     Options that are not described here are those of `Lock`.
 
@@ -325,7 +326,7 @@ class Semaphore(Acquirable[Lease]):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         value: int,
         *,
@@ -538,7 +539,7 @@ class FairLock(Acquirable[Lease]):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         *,
         ttl: Seconds = 30.0,

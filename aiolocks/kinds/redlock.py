@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any, ClassVar, Final, Never, TypeVar, cast, final
 
 from ..lock.acquirable import Acquirable
-from ..lock.claim import Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease
+from ..lock.lease import Lease, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown, seconds
-from ..lock.sources import client_of, is_session, joint_engine_of
+from ..lock.sources import Client, client_of, is_session, joint_engine_of
 from ..transport import check_master, master_label
 from ..transport.answers import Answer, Kept, Refused, Released, truth
 from ..transport.commands.base import NameSteps
@@ -26,7 +25,7 @@ from ..transport.quorum.acquiring import Acquiring
 from ..transport.quorum.keeping import Adopting, Carried, Renewing
 from ..transport.quorum.operations import Freeing, Listening, QuorumOperation, Voting
 from ..transport.quorum.quorum_commands import QuorumCommand, Settling
-from ..transport.request import Command, Script
+from ..transport.request import Request, Script
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ KINDS: Final = (Kind(LOCKS, _KIND, "Redlock"),)
 class RedlockSteps(NameSteps):
     """The steps of one Redlock under its name.
 
-    Args, besides those of a simple lock:
+    Args, besides the arguments for a simple lock:
         node_timeout: Seconds within which one master has to answer.
     """
 
@@ -63,7 +62,7 @@ class RedlockSteps(NameSteps):
     def bell(self) -> bytes:
         return self._one.bell
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         # A vote is no lease yet: the place in the queue is left with the confirmation.
         acquire = self._one.acquire(token, ttl_ms, metadata, standing | STAYING)
         queued = bool(standing & SEATED)
@@ -89,67 +88,68 @@ class RedlockSteps(NameSteps):
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         return told_lock(left_ms, lease)
 
-    def listener(self, token: str) -> Command[int]:
+    def listener(self, token: str) -> Request[int]:
         listen = listening([self._one.listener(token)])
         return QuorumCommand(partial(Listening, vote=listen), listen, node_timeout=self._node_timeout)
 
-    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+    def renew(self, token: str, ttl_ms: int) -> Request[Kept]:
         return self._renew(token, ttl_ms, heals=True)
 
-    def renew_changed(self, token: str, ttl_ms: int) -> Command[Kept]:
+    def renew_changed(self, token: str, ttl_ms: int) -> Request[Kept]:
         # An operator may be about to free it on a majority of masters, one after the other.
         return self._renew(token, ttl_ms, heals=False)
 
-    def _renew(self, token: str, ttl_ms: int, *, heals: bool) -> Command[Kept]:
-        renew: Command[Any] = self._one.renew(token, ttl_ms)  # a thief is told of by no majority
+    def _renew(self, token: str, ttl_ms: int, *, heals: bool) -> Request[Kept]:
+        renew: Request[Any] = self._one.renew(token, ttl_ms)  # a thief is told of by no majority
         put = partial(
             Renewing,
             heals=heals,
             vote=renew,
-            look=Command(None, self._lock, ("GET", *self._lock), partial(_carried, token), lane=token),
+            look=Request(None, self._lock, ("GET", *self._lock), partial(_carried, token), lane=token),
             take=partial(self._one.acquire, token, ttl_ms),
             confirm=partial(self._confirm, self._held, token, ttl_ms),
         )
-        command: Command[Any] = QuorumCommand(put, renew, node_timeout=self._node_timeout, lane=token)
+        command: Request[Any] = QuorumCommand(put, renew, node_timeout=self._node_timeout, lane=token)
         return command
 
-    def watch(self, command: Command[Any]) -> None:
+    def watch(self, command: Request[Any]) -> None:
         assert isinstance(command, QuorumCommand)
-        command.watched = command.like.watched = command.keys[:1]
+        command.track(command.keys[:1])
+        command.like.track(command.watched)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
+    ) -> Request[Released]:
         # A master that does not answer has until the lease's own end, in the background: a majority is enough
         # to go on.
         release = self._one.release(token, ttl_ms, ring=ring, leave=leave)
         return QuorumCommand(partial(Freeing, vote=release), release, node_timeout=None, lane=token)
 
-    def settle(self, token: str, ttl_ms: int) -> Command[None]:
+    def settle(self, token: str, ttl_ms: int) -> Request[None]:
         owned, undo = self._one.owned(token), self._one.release(token, ttl_ms, ring=False)
         return Settling(owned, undo, lasts=ttl_ms / 1000)
 
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Request[int | None]:
         adopt, back = self._swap(old, new, ttl_ms, metadata), self._swap(new, old, ttl_ms, metadata)
         # In the lane of the giver: requests of the heir go after this, and do not take its place.
         return self._question(partial(Adopting, vote=adopt, undo=back), adopt, lane=old, lasts=ttl_ms / 1000)
 
-    def annotate(self, token: str, metadata: str) -> Command[bool]:
+    def annotate(self, token: str, metadata: str) -> Request[bool]:
         annotate = self._one.annotate(token, metadata)
         return self._question(partial(Voting, vote=annotate), annotate)
 
-    def owned(self, token: str) -> Command[bool]:
+    def owned(self, token: str) -> Request[bool]:
         owned = self._one.owned(token)
         return self._question(partial(Voting, vote=owned), owned)
 
-    def locked(self) -> Command[bool]:
+    def locked(self) -> Request[bool]:
         locked = self._one.locked()
         return self._question(partial(Voting, vote=locked), locked)
 
     def _question(
         self,
         put: Callable[[Sequence[str]], QuorumOperation[T]],
-        like: Command[Any],
+        like: Request[Any],
         *,
         lane: str = "",
         lasts: float = 0.0,
@@ -159,18 +159,18 @@ class RedlockSteps(NameSteps):
 
     def _confirm(
         self, keys: tuple[bytes, ...], token: str, ttl_ms: int, fencing_token: int, *, given: bool = False
-    ) -> Command[bool]:
+    ) -> Request[bool]:
         args = (token, fencing_token, self._retention(ttl_ms), int(given))
-        return Command(_SEAL, keys, args, truth, lane=token)
+        return Request(_SEAL, keys, args, truth, lane=token)
 
-    def _leave(self, token: str, ttl_ms: int) -> Command[Released]:
-        """Frees nothing: a master that grants after all others must keep the lease."""
+    def _leave(self, token: str, ttl_ms: int) -> Request[Released]:
+        """Frees nothing: a master that grants after all other masters must keep the lease."""
         like = self._one.release("", ttl_ms, ring=False, leave=True)
-        return Command(like.script, like.keys, like.args, like.parse, lane=token)
+        return Request(like.script, like.keys, like.args, like.parse, lane=token)
 
-    def _swap(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[Carried | None]:
+    def _swap(self, old: str, new: str, ttl_ms: int, metadata: str) -> Request[Carried | None]:
         like = self._one.adopt(old, new, ttl_ms, metadata)
-        return Command(like.script, like.keys, like.args, _adopted, lane=like.lane)
+        return Request(like.script, like.keys, like.args, _adopted, lane=like.lane)
 
 
 def _adopted(raw: Any) -> Carried | None:
@@ -196,10 +196,10 @@ class Redlock(Acquirable[Lease]):
     """A lock that a majority of several independent masters keeps; one holder at a time.
 
     The lock survives the loss of the other masters. It is acquired when a majority of *all* masters, not only
-    of those that answer, has granted it and then confirmed its fencing token. Two majorities share a master,
-    so a later lease always has the larger token. While the lock is held, it is renewed on all masters, and
-    written again to a master that was away or came back without data. It is lost when a majority says so, or
-    when no majority has confirmed a renewal in time.
+    of the masters that answer, has granted it and then confirmed its fencing token. Two majorities share a
+    master, so a later lease always has the larger token. While the lock is held, it is renewed on all
+    masters, and written again to a master that was away or came back without data. It is lost when a majority
+    says so, or when no majority has confirmed a renewal in time.
 
     ```python
     masters = [Redis(host=host) for host in ("a.example", "b.example", "c.example")]
@@ -216,8 +216,8 @@ class Redlock(Acquirable[Lease]):
 
     Args:
         clients: An odd number, at least 3, of `redis.asyncio.Redis` or `aiolocks.Session`. Each is for a
-            separate server, and these are neither clusters nor replicas of each other. Settings are those of
-            the first session. If one of the sessions is closed, the leases and the waits on all of them end.
+            separate server, and these are neither clusters nor replicas of each other. The settings of the
+            first session count. If one of the sessions is closed, the leases and waits on all of them end.
         name: Any non-empty str of at most 1 KiB in UTF-8. A `Lock` of the same name is a separate lock.
         node_timeout: Seconds within which each master must answer; less than the ttl. Default: a twentieth of
             the ttl, at least 50 ms, so that a master that does not answer costs little of the lease.
@@ -234,7 +234,7 @@ class Redlock(Acquirable[Lease]):
 
     def __init__(
         self,
-        clients: Sequence[Any],
+        clients: Sequence[Client],
         name: str,
         *,
         node_timeout: Seconds | None = None,
@@ -260,6 +260,9 @@ class Redlock(Acquirable[Lease]):
         self._sources = _checked(clients)
         self._node_timeout = _node_timeout(node_timeout, options)
         super().__init__(self._sources[0], name, options)
+
+    def _sources_(self) -> tuple[Any, ...]:
+        return self._sources
 
     def _engine(self) -> Context:
         return joint_engine_of(self._sources, self)

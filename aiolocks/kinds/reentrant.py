@@ -9,12 +9,11 @@ import weakref
 from typing import Any, ClassVar, Final, Never, Self, final
 
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
-from ..lock.binding import Binding
-from ..lock.claim import Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease, Possession
+from ..lock.lease import Binding, Lease, Possession, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
+from ..lock.sources import Client
 from ..transport.answers import Answer, Granted, Refused, answer, fencing_token, kept, released, truth
 from ..transport.commands.base import FamilySteps, tells_no_end
 from ..transport.commands.family import Family, Kind, Step
@@ -34,9 +33,9 @@ _ACQUIRE: Final = Script("reentrant_acquire", *_SHARED, "seats", "recall")
 _HAND_OVER: Final = Script("reentrant_acquire", *_SHARED, "seats", "recall", "hand_over_nest")
 _ANNOTATE: Final = Script("reentrant_annotate", *_SHARED, mid_move="mid_move_nest")
 _ADOPT: Final = Script("reentrant_adopt", *_SHARED, mid_move="mid_move_nest")
-_LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks")
-_OWNED: Final = Script("reentrant_owned", *_SHARED, mid_move="mid_move_nest")
-_RELEASE: Final = Script("reentrant_release", *_SHARED, "stolen", mid_move="mid_move_nest")
+_LOCKED: Final = Script("reentrant_locked", "forms", "bells", "locks", moves=True)
+_OWNED: Final = Script("reentrant_owned", *_SHARED, mid_move="mid_move_nest", moves=True)
+_RELEASE: Final = Script("reentrant_release", *_SHARED, "stolen", mid_move="mid_move_nest", frees=True)
 _RENEW: Final = Script("reentrant_renew", *_SHARED, "stolen", mid_move="mid_move_nest")
 _STEAL: Final = Script("reentrant_steal", *_SHARED, "stolen")
 
@@ -61,7 +60,7 @@ NESTED: Final = Family(
     bell_last=True,
     renew=Step(_RENEW, "token ttl retention", kept),
     release=Step(_RELEASE, "token retention ring", released),
-    # The metadata beside the lock are those of the lease that took it first.
+    # The metadata beside the lock is that of the lease that took it first.
     adopt=Step(_ADOPT, "old new ttl retention", fencing_token),
     annotate=Step(_ANNOTATE, "token metadata", truth),
     owned=Step(_OWNED, "token", truth),
@@ -186,7 +185,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         *,
         owner: str | None = None,
@@ -276,9 +275,9 @@ class ReentrantLock(Acquirable[ReentrantLease]):
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
-        # An owner that others may be as well, elsewhere, must not wait behind anybody here: it may hold it
-        # already. With a task that cannot be, and it stands in one queue with those that want the simple
-        # lock.
+        # Other processes may have the same named owner. So it must not wait behind a waiter of this session:
+        # it may hold the lock already. A task is an owner in this process alone, and waits in one queue with
+        # the tasks that want the simple lock.
         gate_key = ("lock", self._name, self._owner) if self._apart else ("lock", self._name)
         return Resource(commands, gate_key)
 

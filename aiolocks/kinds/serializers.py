@@ -1,4 +1,4 @@
-"""How values travel from the process that made them to those that wait elsewhere."""
+"""How values travel from the process that made them to the processes that wait for them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ class _Json:
 JSON: Final[Serializer] = _Json()
 """Values that JSON knows: None, bool, int, float, str, and lists and dicts of them.
 
-A tuple comes out as a list, and keys of a dict as str. JSON does not know others, such as `Decimal`: they
-cannot be kept, nor given to other processes.
+A tuple comes out as a list, and keys of a dict as str. JSON does not know other types, such as
+`Decimal`: their values cannot be kept, nor given to other processes.
 """

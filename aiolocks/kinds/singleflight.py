@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Never, ParamSpec, TypeVar, final
 
+from .._tasks import empty_context, spawn
 from ..errors import (
     BackendError,
     ConfigurationError,
@@ -29,10 +30,12 @@ from ..errors import (
     ResultNotKeptError,
     SessionClosedError,
 )
+from ..lock import together
 from ..lock.acquirable import AS_CONFIGURED
+from ..lock.again import TakeOverError
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease
+from ..lock.lease import NEVER, Lease
 from ..lock.naming import names_of_calls
 from ..lock.notes import note
 from ..lock.options import (
@@ -45,9 +48,9 @@ from ..lock.options import (
     reject_unknown,
     seconds,
 )
-from ..lock.sources import engine_of, source_of
-from ..lock.term import NEVER
-from .flights import GrantTime, Leaving, Left, ended_at, runs
+from ..lock.sources import Client, engine_of, source_of
+from ..lock.waiter import Waiter
+from .flights import FlightSteps, GrantTime, Leaving, Left, ended_at, runs
 from .httperrors import answer_of, error_of, told_by
 from .serializers import JSON, Serializer
 from .turn import Turn, TurnGroup
@@ -107,16 +110,18 @@ _MOST_EARLY: Final = 1000.0
 class Keeping:
     """How long a value is kept, and when it is replaced; see `SingleFlight`. Immutable.
 
-    Invariant: without `keep` all of them are 0.
+    Invariant: without `keep` and `keep_of` all of them are 0.
 
     Attributes:
-        keep: Seconds for which a value is fresh.
+        keep: Seconds for which a value is fresh; with `keep_of`, 0.0.
+        keep_of: The user's function of the value that gives them.
         stale: Seconds after that for which it is given while it is being replaced.
         early: A factor of the run's duration: how far ahead of its end a value is replaced, at random.
         jitter: The share of `keep` that is random.
     """
 
     keep: float = 0.0
+    keep_of: Callable[[Any], Seconds] | None = None
     stale: float = 0.0
     early: float = 0.0
     jitter: float = 0.0
@@ -127,9 +132,11 @@ class Keeping:
         Raises:
             TypeError, ValueError: One is not as it should be.
         """
-        changes: dict[str, float] = {}
+        changes: dict[str, Any] = {}
         if keep is not AS_CONFIGURED:
-            changes["keep"] = seconds("keep", keep)
+            of_value = callable(keep)
+            changes["keep"] = 0.0 if of_value else seconds("keep", keep)
+            changes["keep_of"] = keep if of_value else None
         if stale is not AS_CONFIGURED:
             changes["stale"] = seconds("stale", stale)
         if early is not AS_CONFIGURED:
@@ -138,7 +145,7 @@ class Keeping:
             changes["jitter"] = number("jitter", jitter, most=1.0)
         if not changes:
             return self
-        if changes.get("keep", self.keep):
+        if changes.get("keep", self.keep) or changes.get("keep_of", self.keep_of):
             return replace(self, **changes)
         for name in ("stale", "early", "jitter"):
             if changes.get(name):
@@ -148,7 +155,17 @@ class Keeping:
     @property
     def kept(self) -> bool:
         """Whether a value is kept at all."""
-        return self.keep > 0
+        return self.keep > 0 or self.keep_of is not None
+
+    def of(self, value: Any) -> Keeping:
+        """The times of this value: what the user's function gives for it counts. Raises what that raises."""
+        if self.keep_of is None:
+            return self
+        found: object = self.keep_of(value)
+        if inspect.iscoroutine(found):
+            found.close()  # so that Python does not complain of it, too
+        keep = seconds("keep", found)
+        return replace(self, keep=keep, keep_of=None) if keep else Keeping()
 
     def fresh_ms(self) -> int:
         """The milliseconds for which one value is fresh: drawn again for each value."""
@@ -168,10 +185,11 @@ class Keeping:
 
     def __str__(self) -> str:
         others = ((name, getattr(self, name)) for name in ("stale", "early", "jitter"))
-        return " ".join((f"keep={self.keep:g}", *(f"{name}={value:g}" for name, value in others if value)))
+        keep = f"{self.keep:g}" if self.keep_of is None else repr(self.keep_of)
+        return " ".join((f"keep={keep}", *(f"{name}={value:g}" for name, value in others if value)))
 
 
-# -- How a call ended, for those who wait for it here and, as bytes, elsewhere.
+# -- How a call ended: an object for the callers of this session, and bytes for other sessions.
 
 VALUE: Final = "v"
 ERROR: Final = "e"
@@ -185,17 +203,18 @@ _AND_ANSWER: Final = "\0"
 
 @final
 class Outcome:
-    """A value or an error, once: the same object for all who wait in one session.
+    """A value or an error, once: the same object for all callers that wait in one session.
 
     Attributes:
-        tag: `VALUE`, `ERROR`, or `NOT_KEPT` for a value that others cannot have.
-        payload: The result that others are told.
-        value: The value of the function, if it ran here.
+        tag: `VALUE`, `ERROR`, or `NOT_KEPT` for a value that other sessions cannot have.
+        payload: The result that other sessions are told.
+        value: The value of the function, if it ran in this session.
         error: The exception that `get` raises, if it does.
         due: Fencing token of the run that has left it, if the value must be replaced; else None.
+        kept: It is a value that was kept when this session asked for it.
     """
 
-    __slots__ = ("_traceback", "due", "error", "payload", "tag", "value")
+    __slots__ = ("_traceback", "due", "error", "kept", "payload", "tag", "value")
 
     def __init__(
         self,
@@ -211,6 +230,7 @@ class Outcome:
         self.value = value
         self.error = error
         self.due = due
+        self.kept = False
         # Each time that an error is raised adds to its traceback: everybody begins with where it came from.
         self._traceback: TracebackType | None = None if error is None else error.__traceback__
 
@@ -233,7 +253,10 @@ class Outcome:
 
     @classmethod
     def not_kept(cls, key: str, value: Any, because: Exception, *, raises: bool, hint: str = "") -> Outcome:
-        """A value that others cannot have; whether those here get an error with it, or only the value."""
+        """A value that other sessions cannot have.
+
+        With `raises`, callers in this session get an error with the value; otherwise only the value.
+        """
         payload = _told(because)
         error = None
         if raises:
@@ -244,18 +267,19 @@ class Outcome:
 
     @classmethod
     def of_another(cls, key: str, left: Left, serializer: Serializer) -> Outcome:
-        """The outcome that a run elsewhere has left. Raises what the serializer raises."""
+        """The outcome that a run in another session has left. Raises what the serializer raises."""
         outcome = cls.told(left.tag, left.payload, serializer, lambda why: ResultNotKeptError(key, why))
         outcome.due = left.run if left.due else None
+        outcome.kept = left.tag == VALUE and left.age_us is None
         return outcome
 
     @classmethod
     def told(
         cls, tag: str, payload: bytes, serializer: Serializer, not_kept: Callable[[str], Exception]
     ) -> Outcome:
-        """The outcome that a run elsewhere has told. Raises what the serializer raises.
+        """The outcome that a run in another session has told. Raises what the serializer raises.
 
-        `not_kept` makes the error for a value that others cannot have, of the reason for that.
+        `not_kept` makes the error for a value that other sessions cannot have, of the reason for that.
         """
         if tag == VALUE:
             return cls(VALUE, payload, value=serializer.loads(payload), error=None)
@@ -263,7 +287,7 @@ class Outcome:
         return cls(tag, payload, error=error)
 
     def confirmed(self, left: Left) -> Outcome:
-        """The same, as a run of ours has left it: its value may have been kept although nobody told us."""
+        """The same, as our run has left it: the server may have kept its value although no reply came."""
         if left.tag == self.tag:
             return self
         return Outcome(left.tag, left.payload, value=self.value, error=None)
@@ -320,7 +344,7 @@ def _raised_elsewhere(payload: bytes) -> Exception:
     return error
 
 
-# -- How a value is made under a lease, and published for those who wait elsewhere.
+# -- How a value is made under a lease, and published for the callers that wait in other sessions.
 
 _MOST_LOSSES: Final = 3
 """The most times that a call is begun, as a call that loses its lease each time would never end."""
@@ -343,17 +367,19 @@ class Making:
         anew: Fencing token of the run whose value this call replaces, while callers get that value; None if
             callers wait for the value of this call.
         spares: The value is that of a cache: where it cannot be kept, it is made again.
+        known_by: Fingerprint of the request. The value of a key with one, which is an idempotency key, is not
+            made again because it cannot be read.
 
     Attributes:
-        busy: Done once a run goes on, here or elsewhere.
+        busy: Done once a run goes on, in this session or in another one.
         begun: Whether our function runs, or has run.
-        abandoned: Nobody waits for the value any more, and the task is being cancelled.
+        abandoned: No caller waits for the value any more, and the task is being cancelled.
         ended_at: Loop time up to which a caller must have come to get the result.
     """
 
     __slots__ = (
         "_anew",
-        "_asked",
+        "_begun_in",
         "_binding",
         "_commands",
         "_cost_ms",
@@ -361,6 +387,7 @@ class Making:
         "_fn",
         "_grant_time",
         "_keeping",
+        "_known_by",
         "_lasts",
         "_made",
         "_made_at",
@@ -370,6 +397,7 @@ class Making:
         "_serializer",
         "_spares",
         "abandoned",
+        "asked",
         "begun",
         "busy",
         "ended_at",
@@ -395,6 +423,8 @@ class Making:
         self._serializer = serializer
         self._anew = anew
         self._spares = spares
+        self._known_by = fingerprint
+        self._begun_in = 0  # fencing token of the run in which our function was called
         self._runs_of = functools.partial(
             runs,
             engine,
@@ -409,7 +439,7 @@ class Making:
         # The commands have this future, and not this object: a cycle would be left to the garbage collector.
         self.busy: asyncio.Future[Any] = engine.loop.create_future()
         self._commands.busy = self.busy
-        self._asked = engine.now()
+        self.asked = engine.now()
         self._grant_time: GrantTime | None = None  # of the last run of ours
         self._made: Outcome | None = None  # the end of our own call
         self._made_at = engine.mark()
@@ -425,7 +455,7 @@ class Making:
         return self.begun and self._fn is fn
 
     def endless(self) -> str:
-        """That the run elsewhere has lost its ttl, and what frees it; empty where it has not."""
+        """That the run of another session has lost its ttl, and what frees it; empty where it has not."""
         if not self._commands.no_end:
             return ""
         from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
@@ -445,7 +475,7 @@ class Making:
         """
         trouble: LockError | None = None
         missed = False
-        for _ in range(_MOST_LOSSES):
+        for begun in range(_MOST_LOSSES):
             try:
                 self._engine.check_usable()
                 lease = await self._acquire()
@@ -457,8 +487,16 @@ class Making:
                     missed = True  # that run could not keep its value: this caller makes one
                     self._ask_anew()
                     continue
-                self.ended_at = ended_at(self._engine, left, asked=self._asked)
-                return Outcome.of_another(self._name, left, self._serializer)
+                try:
+                    outcome = Outcome.of_another(self._name, left, self._serializer)
+                except Exception as error:
+                    if self._known_by or self._anew is not None or begun == _MOST_LOSSES - 1:
+                        raise
+                    self._tell_unreadable(error)
+                    self._ask_anew(replaces=left.run)
+                    continue
+                self.ended_at = ended_at(left, asked=self.asked)
+                return outcome
             except LockError as error:
                 return self._own(self._unpublished(error))
             if lease is None:
@@ -472,11 +510,24 @@ class Making:
         assert trouble is not None
         return self._own(self._unpublished(trouble))
 
-    def _ask_anew(self) -> None:
-        """As a caller that was not told of any run yet."""
-        self._commands, self._binding = self._runs_of(ahead=self._keeping.ahead())
+    def _tell_unreadable(self, error: Exception) -> None:
+        """A value of another run cannot be read: another version has written it, or another serializer."""
+        level = logging.WARNING if self._engine.events.first("unreadable values") else logging.DEBUG
+        log.log(
+            level,
+            "singleflight %r: the value of another run cannot be read by %r, and is made anew (others are "
+            "logged at DEBUG): %s: %s",
+            self._name,
+            self._serializer,
+            type(error).__name__,
+            error,
+        )
+
+    def _ask_anew(self, *, replaces: int | None = None) -> None:
+        """As a caller that was not told of any run yet; `replaces`: the value of that run is of no use."""
+        self._commands, self._binding = self._runs_of(ahead=self._keeping.ahead(), replaces=replaces)
         self._commands.busy = self.busy
-        self._asked = self._engine.now()
+        self.asked = self._engine.now()
 
     def _own(self, outcome: Outcome) -> Outcome:
         """The outcome of our own call, whose publication may have taken longer than it may be given."""
@@ -486,7 +537,7 @@ class Making:
         return outcome
 
     async def _acquire(self) -> Lease | None:
-        """The lease of a run; for a value that is there already, nobody queues."""
+        """The lease of a run; a run that replaces a value does not queue for it."""
         if self._anew is not None:
             return await self._binding.try_acquire()
         return await self._binding.acquire(None)
@@ -534,6 +585,7 @@ class Making:
         task = asyncio.current_task()
         assert task is not None
         self.begun = True
+        self._begun_in = lease.fencing_token
         self._commands.tell_busy()
         began = self._engine.now()
         before = task.cancelling()
@@ -548,7 +600,7 @@ class Making:
         except asyncio.CancelledError as error:
             if task.cancelling() > before:
                 raise
-            # It came out of the function by itself. Nobody who waits was cancelled, or may believe it.
+            # It came out of the function by itself. No caller was cancelled, and none may believe it.
             ended = RuntimeError(f"the call of SingleFlight key {self._name!r} was cancelled from within")
             ended.__cause__ = error
             return Outcome.of_error(ended)
@@ -557,12 +609,13 @@ class Making:
             if task.cancelling() > before and (
                 self.abandoned or lease.remaining() <= 0.0 or comes_of_cancellation(error)
             ):
-                # Its text about the cancellation is not for those who wait elsewhere.
+                # Its text about the cancellation is not for the callers that wait in other sessions.
                 raise asyncio.CancelledError from error
             return Outcome.of_error(error)
         finally:
             self._made_at = self._engine.mark()
         self._cost_ms = milliseconds(self._engine.now() - began)
+        self._resolve_keep(value)
         try:
             outcome = Outcome.of_value(value, self._serializer)
             self._engine.settings.check_value(outcome.payload)
@@ -577,18 +630,35 @@ class Making:
             return self._not_kept(value, error)
         return outcome
 
-    def _not_kept(self, value: Any, because: Exception) -> Outcome:
-        """The work was done, and for this reason others cannot have its value.
+    def _resolve_keep(self, value: Any) -> None:
+        """For how long this value is kept, if a function says so."""
+        try:
+            self._keeping = self._keeping.of(value)
+        except Exception as error:  # noqa: BLE001 - it may raise anything
+            self._keeping = Keeping()
+            together.tell(
+                log,
+                logging.ERROR,
+                "singleflight %r: keep= gives no seconds for its value, which is not kept: %s",
+                *(self._name, error),
+                name=repr(self._name),
+                many="for %d values of single flights keep= gives no seconds (%s), and they are not kept: %s",
+                why=type(error).__name__,
+                error=error,
+            )
 
-        Callers here get the value. If the value had to be kept, they get it with an error: a caller that
-        relies on that has to know.
+    def _not_kept(self, value: Any, because: Exception) -> Outcome:
+        """The work was done, and for this reason other sessions cannot have its value.
+
+        Callers in this session get the value. If the value had to be kept, they get it with an error: a
+        caller that relies on a kept value has to know.
         """
         if self._anew is None:
             level = self._engine.log_level(because)
             log.log(
                 level, "singleflight %r: others cannot have the value of the call: %s", self._name, because
             )
-        # Nobody waits for a value that replaces another one: the log says that there is none.
+        # No caller waits for a value that replaces another one: the log says that there is none.
         raises = self._keeping.kept and (not self._spares or self._anew is not None)
         return Outcome.not_kept(self._name, value, because, raises=raises)
 
@@ -611,6 +681,7 @@ class Making:
                 tag=outcome.tag,
                 payload=outcome.payload,
                 made_at_us=granted.latest_us(self._engine.elapsed(self._made_at)),
+                begun=self._begun_in,
                 fresh_ms=fresh_ms,
                 keep_ms=keep_ms,
                 cost_ms=self._cost_ms,
@@ -619,7 +690,7 @@ class Making:
         )
 
     def _unpublished(self, error: LockError) -> Outcome:
-        """The work was done: callers here get its value, whatever the others can be told."""
+        """The work was done: callers in this session get its value, whatever other sessions can be told."""
         if self._made is None:
             raise error
         must = self.keeps and not self._spares
@@ -637,7 +708,7 @@ class Making:
         return Outcome.not_kept(self._name, self._made.value, error, raises=True, hint=_DONE_AGAIN)
 
 
-# -- A call under way in one session: its task, and those here who wait for it.
+# -- A call under way in one session: its task, and the callers in this session that wait for it.
 
 _within: ContextVar[weakref.ref[Flight] | None] = ContextVar("aiolocks_within_flight", default=None)
 """The call that the running code is a part of, in whichever task. Weak: what it began may outlive it."""
@@ -645,32 +716,36 @@ _within: ContextVar[weakref.ref[Flight] | None] = ContextVar("aiolocks_within_fl
 
 @final
 class Flight:
-    """One call, made here or waited for, and the callers of this session that want its result.
+    """One call, made in this session or waited for, and the callers of this session that want its result.
 
     Invariants:
-    - it stands in `engine.in_progress` while others may join: until it has ended, or nobody waits any more;
-    - nobody waits who has not been told how it ended; when nobody waits, its task is being cancelled;
-    - no call waits for itself, also by way of others: it would keep itself alive when all callers have left;
+    - it stands in `engine.in_progress` while callers may join: until it has ended, or no caller waits any
+      more;
+    - when it ends, each caller that waits is told how; when no caller waits, its task is being cancelled;
+    - no call waits for itself, also by way of other calls: it would keep itself alive when all callers have
+      left;
     - a value that must be kept is published also when no caller waits any more;
-    - nobody waits for a value that is being replaced: that call ends by itself, or with the session. If it
+    - no caller waits for a value that is being replaced: that call ends by itself, or with the session. If it
       fails, no other call of this session begins for the time of the pause, whatever the server knows of it.
 
     Args:
         slot: Where it stands in `engine.in_progress`.
         making: Makes the value.
         fingerprint: Of the request, hexadecimal; empty for none.
-        anew: Fencing token of the run whose value it replaces, in a slot where nobody joins; else None.
+        anew: Fencing token of the run whose value it replaces, in a slot where no caller joins; else None.
     """
 
     __slots__ = (
         "__weakref__",
         "_anew",
         "_engine",
+        "_inside",
         "_making",
         "_name",
         "_outcome",
         "_slot",
         "_task",
+        "_unjoined",
         "_waiters",
         "_waiting_flights",
         "fingerprint",
@@ -695,12 +770,17 @@ class Flight:
         self._waiters: dict[asyncio.Future[bool], float] = {}  # by when they came
         self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
         self._outcome: Outcome | None = None
+        self._unjoined = True
         engine.in_progress[slot] = self
-        self._task = engine.loop.create_task(self._run(), name=f"aiolocks-singleflight-{name!r}")
-        self._task.add_done_callback(self._landed)  # also of a task that was cancelled before it began
+        # In the context of the caller, as the function is called in it.
+        self._task = spawn(engine.loop, self._run(), name=f"aiolocks-singleflight-{name!r}", context=None)
+        # For the search for deadlocks: what its task waits for holds up the runs whose functions have joined.
+        self._inside: list[weakref.ref[Any]] = engine.entered.shared(self._task)
+        # Also of a task that was cancelled before it began.
+        self._task.add_done_callback(self._landed)
 
     async def join(self, fn: Callable[[], Awaitable[Any]], limit: float | None) -> Outcome | None:
-        """Waits for the end; None for a caller that came when it had ended already, elsewhere, unknown to us.
+        """Waits for the end; None for a caller that came after the end, of which this session did not know.
 
         Args:
             fn: The caller's function: its own run has no limit.
@@ -709,7 +789,7 @@ class Flight:
         Raises:
             LockTimeoutError: That run lasts longer.
 
-        Cancelled, it ends this wait alone, and the call if nobody else waits here.
+        Cancelled, it ends this wait alone, and the call if no other caller in this session waits.
         """
         within = _within.get()
         caller = None if within is None else within()
@@ -718,9 +798,13 @@ class Flight:
                 f"the call of SingleFlight key {self._name!r} waits for itself: ask for another key"
             )
         waiter: asyncio.Future[bool] = self._engine.waiter()
-        self._waiters[waiter] = self._engine.now()
+        # Who has begun the call came before its first question: the answer to that tells of the run.
+        self._waiters[waiter] = self._making.asked if self._unjoined else self._engine.now()
+        self._unjoined = False
+        runs: list[weakref.ref[Any]] = []
         if caller is not None:
             self._waiting_flights[waiter] = caller
+            runs = self._bind_to(caller)
         try:
             if limit is not None:
                 await self._within_limit(waiter, fn, limit)
@@ -728,30 +812,51 @@ class Flight:
         finally:
             del self._waiters[waiter]
             self._waiting_flights.pop(waiter, None)
+            for run in runs:
+                with contextlib.suppress(ValueError):
+                    self._inside.remove(run)
             waiter.cancel()  # where the limit has ended the wait
             if not waiter.cancelled():
                 waiter.exception()  # the session's end, of which a cancelled caller learns nothing
             if not self._waiters and self._outcome is None and not self._making.keeps:
                 self._making.abandoned = True
-                self._leave()
+                self.leave()
                 self._task.cancel()
         return self._outcome if in_time else None
+
+    def _bind_to(self, caller: Flight) -> list[weakref.ref[Any]]:
+        """The function of that run waits for this call: what holds this one up holds up that one."""
+        if caller._engine is not self._engine:
+            return []
+        entered = self._engine.entered.by(caller._task)
+        runs = [run for run in entered if (found := run()) is not None and found.kind == "singleflight"]
+        self._inside += runs
+        for acquire in tuple(self._engine.waiting):
+            if isinstance(acquire, Waiter) and acquire.inside is self._inside:
+                self._engine.entangled(acquire)
+        return runs
 
     async def _within_limit(
         self, waiter: asyncio.Future[bool], fn: Callable[[], Awaitable[Any]], limit: float
     ) -> None:
         """Returns when the end is there, or when the caller's own function runs."""
-        making = self._making
+        making, loop = self._making, self._engine.loop
         await asyncio.wait((waiter, making.busy), return_when=asyncio.FIRST_COMPLETED)
         if not waiter.done() and not making.runs(fn):
-            await asyncio.wait((waiter,), timeout=limit)
+            # Not the time-out of asyncio: its timer has the caller's context, and may stand there for long.
+            over: asyncio.Future[None] = loop.create_future()
+            timer = loop.call_later(limit, over.cancel, context=empty_context())
+            try:
+                await asyncio.wait((waiter, over), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
         if not waiter.done() and not making.runs(fn):
             raise LockTimeoutError(
                 "SingleFlight", self._name, blocking_timeout=limit, remaining=None, endless=making.endless()
             )
 
     def _needs(self, caller: Flight) -> bool:
-        """Whether this call is that one, or waits for it, also by way of others."""
+        """Whether this call is that one, or waits for it, also by way of other calls."""
         needing, seen = [caller], {caller}
         while needing:
             flight = needing.pop()
@@ -763,12 +868,13 @@ class Flight:
             needing.extend(more)
         return False
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Closes the call: no caller may join any more."""
         if self._engine.in_progress.get(self._slot) is self:
             del self._engine.in_progress[self._slot]
 
     def _landed(self, task: asyncio.Task[Outcome | None]) -> None:
+        self._engine.entered.forget(task)
         error: BaseException | None = None
         if task.cancelled():
             ended = RuntimeError(f"the task of SingleFlight key {self._name!r} was cancelled")
@@ -779,10 +885,10 @@ class Flight:
             self._outcome = task.result()
             error = None if self._outcome is None else self._outcome.error
         if self._anew is None or error is None or isinstance(error, SessionClosedError):
-            self._leave()
+            self.leave()
         else:
             # A server that refuses the new value need not know of the pause.
-            self._engine.loop.call_later(PAUSE, self._leave)
+            self._engine.loop.call_later(PAUSE, self.leave, context=empty_context())
             self._tell_failure(error)
         for waiter, came_at in self._waiters.items():
             if not waiter.done():
@@ -793,7 +899,7 @@ class Flight:
         return await self._making.make()
 
     def _tell_failure(self, error: BaseException) -> None:
-        """In the log, where nobody waits for the value."""
+        """Logs the error: no caller waits for the value."""
         log.log(
             self._engine.log_level(error),
             "singleflight %r: the value could not be made again, and the old one stays until its end: %s",
@@ -804,6 +910,13 @@ class Flight:
 
     def __repr__(self) -> str:
         return f"<Flight {self._name!r} waiters={len(self._waiters)}>"
+
+
+def replaces() -> bool:
+    """Whether the running code is a part of a call that replaces a value, for which no caller waits."""
+    within = _within.get()
+    flight = None if within is None else within()
+    return flight is not None and flight._anew is not None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - for this file
 
 
 async def share(
@@ -846,7 +959,9 @@ async def share(
         elif flight.fingerprint != fingerprint:
             raise FingerprintError(name)
         outcome = await flight.join(fn, limit)
-        if outcome is not None:
+        if outcome is not None and not isinstance(outcome.error, TakeOverError):
+            if outcome.kept:
+                engine.events.hit(name, "fresh" if outcome.due is None else "due")
             if outcome.due is not None and behind not in engine.in_progress and not engine.closing:
                 begin(behind, anew=outcome.due)
             value: T = outcome.get()
@@ -886,12 +1001,14 @@ class SingleFlight:
     Args:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         ttl: Seconds that the lease of a run lasts without a renewal, 50 ms to ten years. If the runner dies,
-            the others wait for this time. It does not limit how long a run may take. Default 30 s.
+            the waiters wait for this time. It does not limit how long a run may take. Default 30 s.
         keep: Seconds for which a value is kept, from the end of the call that made it, however late the
-            server hears of it. With 0, the default, only waiting callers get it. Errors are not kept. If the
-            server's clock is set back, a value is kept for at most `keep` (and `stale`) from when a caller
-            asks for it next. If a value cannot be kept, the server remembers for the same time that the work
-            was done: see `ResultNotKeptError`. The runner's own `keep` counts.
+            server hears of it; or a function of the value that gives them, called in the process that has
+            made the value. If that raises, or gives no such number, the value is not kept, and the log says
+            so in an error with the key. With 0, the default, only waiting callers get it. Errors are not
+            kept. If the server's clock is set back, a value is kept for at most `keep` (and `stale`) from
+            when a caller asks for it next. If a value cannot be kept, the server remembers for the same time
+            that the work was done: see `ResultNotKeptError`. The runner's own `keep` counts.
         stale: Seconds after `keep` for which callers still get the old value at once, while the session of
             one caller replaces it in the background. With 0, the default, callers wait for the new value. Not
             for an idempotency key, because the function runs again.
@@ -904,8 +1021,11 @@ class SingleFlight:
         jitter: The largest share of `keep`, 0 to 1, by which it is shortened, at random for each value, so
             that values made at the same time do not end at the same time. Default 0.
         serializer: An object with `dumps` and `loads` that turns values into bytes for other processes. The
-            default, JSON, needs no trust in others that can write to the server; pickle would. It is called
-            when the function has ended, because only the value itself shows whether it can be written.
+            default, JSON, needs no trust in other programs that can write to the server; pickle would. It is
+            called when the function has ended, because only the value itself shows whether it can be written.
+            A value of another process that it cannot read is made anew, and replaced; a warning says so, once
+            a session. But a call with a `fingerprint` raises the serializer's error, because the work of an
+            idempotency key was done.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -915,10 +1035,10 @@ class SingleFlight:
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         *,
         ttl: Seconds = 30.0,
-        keep: Seconds = 0.0,
+        keep: Seconds | Callable[[Any], Seconds] = 0.0,
         stale: Seconds = 0.0,
         early: float = 0.0,
         jitter: float = 0.0,
@@ -943,7 +1063,7 @@ class SingleFlight:
         *,
         fingerprint: str | bytes | None = None,
         blocking_timeout: Seconds | None = None,
-        keep: Seconds = AS_CONFIGURED,
+        keep: Seconds | Callable[[T], Seconds] = AS_CONFIGURED,
         stale: Seconds = AS_CONFIGURED,
         early: float = AS_CONFIGURED,
         jitter: float = AS_CONFIGURED,
@@ -982,13 +1102,14 @@ class SingleFlight:
                 not run `fn`.
             FingerprintError: The key is in use, or its value kept, for another fingerprint.
             RemoteCallError: The function raised in another session.
-            ResultNotKeptError: The work was done, but others cannot have its value: the serializer refused
-                it, or Redis refused it (as larger than its `proto-max-bulk-len`) or did not take it in time.
-                With `keep`, callers in the session that ran it also get this error, with its value; others
-                get it for as long as `keep`, and the function does not run again. Without `keep`, callers in
-                that session get the value, and waiters in other sessions get the error. If Redis could not
-                even be told that the work was done, the error says that a new call may do it again. With
-                `stale` or `early` it is a cache: see the decorator.
+            ResultNotKeptError: The work was done, but other sessions cannot have its value: the serializer
+                refused it, or Redis refused it (as larger than its `proto-max-bulk-len`) or did not take it
+                in time.
+                With `keep`, callers in the session that ran it also get this error, with its value. Callers
+                in other sessions get the error for as long as `keep`, and the function does not run again.
+                Without `keep`, callers in that session get the value, and waiters in other sessions get the
+                error. If Redis could not even be told that the work was done, the error says that a new call
+                may do it again. With `stale` or `early` it is a cache: see the decorator.
             LockLostError: The lease was lost three times, each time while the function ran.
             BackendError: Redis refused for good, or gave no answer at all for `ttl` seconds. After the
                 function has ended it is not raised: the callers in its session get its value, with `keep` as
@@ -996,11 +1117,13 @@ class SingleFlight:
             SessionClosedError: The session is closed, or was closed meanwhile.
             RuntimeError: The call would wait for itself: the function asks for its own key, or a task or call
                 that it began does.
+            DeadlockError: The call waits for itself by way of other sessions: functions wait for each other's
+                keys. One of the calls gets it, about a second later, and the log says which they are.
             TypeError, ValueError: An argument is wrong; before any I/O.
 
-        If a caller is cancelled, its call ends at once. The function goes on while others wait for it in this
-        session; otherwise it is cancelled. A value that must be kept is published also when no caller waits
-        any more. Limit the wait with `asyncio.timeout()`.
+        If a caller is cancelled, its call ends at once. The function goes on while other callers wait for it
+        in this session; otherwise it is cancelled. A value that must be kept is published also when no caller
+        waits any more. Limit the wait with `asyncio.timeout()`.
         """
         return await self._do(
             key, fn, fingerprint, blocking_timeout, keep=keep, stale=stale, early=early, jitter=jitter
@@ -1013,7 +1136,7 @@ class SingleFlight:
         fingerprint: str | bytes | None,
         blocking_timeout: Seconds | None,
         *,
-        caches: bool = False,
+        template: str | None = None,
         **times: Any,
     ) -> T:
         name = lock_name(key, "key")
@@ -1021,8 +1144,10 @@ class SingleFlight:
         digest = digest_of(fingerprint)
         limit = optional_seconds("blocking_timeout", blocking_timeout)
         keeping = self._keeping.but(**times)
+        engine = engine_of(self._source, self)
+        engine.names.used((name,), made_of=None if template is None else (template,))
         return await share(
-            engine_of(self._source, self),
+            engine,
             name,
             fn,
             limit,
@@ -1031,15 +1156,50 @@ class SingleFlight:
             serializer=self._serializer,
             fingerprint=digest,
             # An idempotency key is asked for by `do`, and never with these.
-            spares=caches or keeping.stale > 0 or keeping.early > 0,
+            spares=template is not None or keeping.stale > 0 or keeping.early > 0,
         )
+
+    async def forget(self, key: str) -> bool:
+        """Drops the value that is kept for a key, also a stale one; returns whether there was one.
+
+        A run under way goes on for its callers, and its value is not kept. A call that begins after this one
+        has returned starts a newer run, which waits for the end of a run under way, or waits for a newer run
+        of another call. But in another session that waits already, later callers join the waiting callers.
+
+        Args:
+            key: As for `do`.
+
+        Raises:
+            TypeError, ValueError: The key is wrong; before any I/O.
+            BackendError: Redis refused, could not be reached, or did not answer within the session's
+                `command_timeout`. The value may have been dropped or not; so also after a cancellation.
+            SessionClosedError: The session is closed.
+        """
+        name = lock_name(key, "key")
+        engine = engine_of(self._source, self)
+        commands = FlightSteps(
+            engine.settings.prefix,
+            "singleflight",
+            name,
+            fingerprint="",
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+            now=engine.now,
+        )
+        try:
+            return await engine.ask(commands.forget(engine.token()))
+        finally:
+            # Until the answer, calls of this session may have been told of the old run.
+            flight: Flight | None = engine.in_progress.get(("singleflight", name))
+            if flight is not None:
+                flight.leave()
 
     def __call__(
         self,
         key: str,
         *,
         blocking_timeout: Seconds | None = None,
-        keep: Seconds = AS_CONFIGURED,
+        keep: Seconds | Callable[[Any], Seconds] = AS_CONFIGURED,
         stale: Seconds = AS_CONFIGURED,
         early: float = AS_CONFIGURED,
         jitter: float = AS_CONFIGURED,
@@ -1061,11 +1221,11 @@ class SingleFlight:
                 parameter into it on which the result depends. Equal values have the same text, and so have
                 `1` and `"1"`, and None and `""`. `{{` and `}}` are braces of the key itself. Without fields
                 all calls share. The key does not say which function it is for: two functions need two keys.
-            blocking_timeout: As for `do`; so for the others.
-            keep: As of the `SingleFlight`, which gives the default; so for the others.
-            stale: As of the `SingleFlight`.
-            early: As of the `SingleFlight`.
-            jitter: As of the `SingleFlight`.
+            blocking_timeout: As for `do`.
+            keep: As of the `SingleFlight`, whose value is the default.
+            stale: As of the `SingleFlight`, whose value is the default.
+            early: As of the `SingleFlight`, whose value is the default.
+            jitter: As of the `SingleFlight`, whose value is the default.
 
         Raises:
             TypeError: It is not a coroutine function, or a field is none of its parameters, or these are
@@ -1096,7 +1256,7 @@ class SingleFlight:
                     call,
                     None,
                     blocking_timeout,
-                    caches=True,
+                    template=name,
                     keep=keep,
                     stale=stale,
                     early=early,

@@ -5,6 +5,7 @@ A `RWLock` is a `RangeLock` on (-inf, inf), in a name space of its own.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import re
@@ -16,13 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Never, TypeVa
 
 from ..errors import LockLostError
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
-from ..lock.binding import Binding
-from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease, Possession
+from ..lock.lease import Binding, Lease, Possession, QueuePolicy, Resource
+from ..lock.misuse import no_attribute
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, optional_seconds, reject_unknown
-from ..lock.sources import source_of
+from ..lock.sources import Client, source_of
 from ..transport import Granted
 from ..transport.answers import (
     BELL_TTL_MS,
@@ -41,7 +41,7 @@ from ..transport.commands.listening import Listener
 from ..transport.commands.snapshots import Content, Holder, Place, Snapshot, whole_number
 from ..transport.commands.waits import Wanted
 from ..transport.keys import keys_of
-from ..transport.request import Command, Script
+from ..transport.request import Request, Script
 
 LeaseT = TypeVar("LeaseT", bound="SpanLease")
 
@@ -55,7 +55,7 @@ _ADOPT: Final = Script("spans_adopt", *_SHARED, mid_move="mid_move_spans")
 _CHANGE: Final = Script("spans_change", *_SHARED)
 _LOCKED: Final = Script("spans_locked", *_SHARED, "ours")
 _OWNED: Final = Script("spans_owned", *_SHARED, mid_move="mid_move_spans")
-_RELEASE: Final = Script("spans_release", *_SHARED, "stolen", mid_move="mid_move_spans")
+_RELEASE: Final = Script("spans_release", *_SHARED, "stolen", mid_move="mid_move_spans", frees=True)
 _RENEW: Final = Script("spans_renew", *_SHARED, "stolen", mid_move="mid_move_spans")
 
 
@@ -66,7 +66,7 @@ _RESERVED: Final = -4
 """In the place of the time that a lease has left: a writer that waits goes first, and keeps readers out."""
 
 
-# -- the holders and those who wait, as they stand on the server
+# -- the holders and the waiters, as they stand on the server
 
 _SPAN: Final = re.compile(rb"([ruw]) (\S+) (\S+) (\d{1,16}) (.*)", re.DOTALL)
 _WAITING: Final = re.compile(rb"([uw]) (\S+) (\S+) (\S) (\S+)")
@@ -269,29 +269,29 @@ class SpanSteps(FamilySteps):
             self.bell, self._keys[4:5], NO_SEAT, deadlines=(ends, waits), marks=marks, marks_ms=self._marks_ms
         )
 
-    def change(self, token: str, span: Span) -> Command[Changed]:
+    def change(self, token: str, span: Span) -> Request[Changed]:
         """Holds that part of it from now on, or as a reader what it held as a writer."""
-        return Command(_CHANGE, self._keys, (token, *span, NO_SEAT), _changed, lane=token)
+        return Request(_CHANGE, self._keys, (token, *span, NO_SEAT), _changed, lane=token)
 
     def excluded_by(self, own: Sequence[tuple[NameSteps, str]], refused: Refused) -> bool:
-        """Whether one of them is in the way, or in that of a writer who waits and goes first."""
+        """Whether a lease of the task is in its way, or in the way of a writer that waits and goes first."""
         wanted, told, all_told = self._span, tokens_told(refused), told_all(refused)
         for steps, token in own:
             span = self._span_beside(steps)
             if span is None or token == self._under:
                 continue
             if wanted.excludes(span):
-                if token in told or not all_told:  # else it was lost, and nobody here knows
+                if token in told or not all_told:  # else it was lost, and this session does not know yet
                     return True
             elif refused.reserved and wanted.mode != "w" and wanted.within(span):
-                return True  # a writer has reserved what this wants, and waits for what is held of it here
+                return True  # a writer has reserved what this wants, and waits for this task to leave it
         return False
 
     def _span_beside(self, other: NameSteps) -> Span | None:
-        """The span of those, if it is of this name."""
+        """The span of those steps, if they are of this name."""
         if not isinstance(other, SpanSteps) or other._keys[0] != self._keys[0]:  # noqa: SLF001
             return None
-        return other._span  # noqa: SLF001 - its own class, here and above
+        return other._span  # noqa: SLF001 - its own class, as above
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         return told_span(token, left_ms, lease)
@@ -368,7 +368,7 @@ class SpanClass:
 class SpanLease(Lease):
     """A lease of everything or of an interval. While it is held, it can become less."""
 
-    __slots__ = ("__weakref__", "_options", "_span", "_span_class", "_under", "_upgrades")
+    __slots__ = ("_options", "_span", "_span_class", "_under", "_upgrades")
 
     def __init__(
         self,
@@ -392,9 +392,8 @@ class SpanLease(Lease):
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
 
         def __getattr__(self, name: str) -> Never:
-            wrong = f"{type(self).__name__!r} object has no attribute {name!r}"
             mode = _CAPABLE.get(name)
-            raise AttributeError(wrong if mode is None else f"{wrong}: only a lease of {mode} has it")
+            raise no_attribute(self, name, "" if mode is None else f"only a lease of {mode} has it")
 
     def _inherit(self, upgrade: SpanLease) -> None:
         """The fencing token, as on the server."""
@@ -476,7 +475,7 @@ class SpanLock(Acquirable[LeaseT]):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         options: Options,
         *,
@@ -505,15 +504,15 @@ class SpanLock(Acquirable[LeaseT]):
 
 
 class WriterLease(SpanLease):
-    """The lease of a writer, which can become that of a reader."""
+    """The lease of a writer, which can become the lease of a reader."""
 
     __slots__ = ()
 
     async def downgrade(self) -> None:
         """Turns the writer into a reader, in one step. No other writer can enter in between.
 
-        Waiting readers may then enter at once. The fencing token stays. From then on, `kind` is that of a
-        reader.
+        Waiting readers may then enter at once. The fencing token stays. From then on, `kind` is the kind of
+        a reader.
 
         Raises:
             RuntimeError: The lease is an upgrade: leave it to get the upgradable lease back. Or it is a
@@ -581,7 +580,7 @@ class RWLock:
     async with lock.writer:
         ...                                     # alone
     async with lock.upgradable as lease:
-        plan = await read()                     # beside readers, and nobody else can write
+        plan = await read()                     # beside readers, and no other task can write
         async with lease.upgrade() as writer:   # waits for the readers inside to leave
             await write(plan, writer.fencing_token)
     ```
@@ -596,11 +595,11 @@ class RWLock:
     *reserves*: new readers wait, the readers inside leave, and the writer enters. When it leaves, the readers
     that have waited for it enter before the next writer. So neither readers nor writers starve. A writer that
     waits behind an upgradable keeps no reader out. A place in the order lasts 2 s without a sign of life: a
-    waiter that dies delays others for at most this time.
+    waiter that dies delays other waiters for at most this time.
 
     A reader inside a reader of the same task can deadlock: if a writer has reserved between the two, the
-    inner one waits for the writer, and the writer for the outer one. The task then gets a `DeadlockError`.
-    Pass the lease on instead.
+    inner reader waits for the writer, and the writer for the outer reader. The task then gets a
+    `DeadlockError`. Pass the lease on instead.
 
     Options that are not described here are those of `Lock`.
 
@@ -616,7 +615,7 @@ class RWLock:
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         *,
         ttl: Seconds = 30.0,
@@ -649,6 +648,19 @@ class RWLock:
         self._upgradable: SpanLock[UpgradableLease] = mode("u", UpgradableLease)
         self._writer: SpanLock[WriterLease] = mode("w", WriterLease)
 
+    def of(self, /, **fields: object) -> RWLock:
+        """The same lock under the name that a decorator gives it for these values; see `Lock.of`."""
+        same = object.__new__(RWLock)
+        same._reader = self._reader.of(**fields)
+        same._upgradable = self._upgradable.of(**fields)
+        same._writer = self._writer.of(**fields)
+        return same
+
+    @property
+    def _one(self) -> SpanLock[SpanLease]:
+        """One of its modes."""
+        return self._reader
+
     @property
     def name(self) -> str:
         """Name of the lock."""
@@ -666,7 +678,7 @@ class RWLock:
 
     @property
     def writer(self) -> SpanLock[WriterLease]:
-        """The lock of a writer, which excludes all others. Its lease has `downgrade()`."""
+        """The lock of a writer, which excludes all other holders. Its lease has `downgrade()`."""
         return self._writer
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
@@ -807,11 +819,11 @@ class RangeLock:
         TypeError, ValueError: An argument is wrong; before any I/O.
     """
 
-    __slots__ = ("_client", "_name", "_options", "_span_class")
+    __slots__ = ("_client", "_name", "_options", "_span_class", "_templates")
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         *,
         bounds: Literal["[)", "[]"] = "[)",
@@ -836,14 +848,27 @@ class RangeLock:
         )
         self._client = source_of(client)
         self._name = lock_name(name)
+        self._templates: tuple[str, ...] | None = None
         if bounds not in _BOUNDS:
             raise ValueError(f"bounds must be '[)' or '[]', not {bounds!r}")
         self._span_class = _BOUNDS[bounds]
+
+    def of(self, /, **fields: object) -> RangeLock:
+        """The same lock under the name that a decorator gives it for these values; see `Lock.of`."""
+        point = self.reader(0, 1).of(**fields)
+        same = copy.copy(self)
+        same._name, same._templates = point.name, point._templates  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module
+        return same
 
     @property
     def name(self) -> str:
         """Name of the lock."""
         return self._name
+
+    @property
+    def _one(self) -> SpanLock[RangeLease]:
+        """One of its modes, of some interval."""
+        return self.reader(0, 1)
 
     def reader(self, lo: Bound, hi: Bound) -> SpanLock[RangeLease]:
         """The lock of a reader. It shares the interval with other readers and with upgradable holders."""
@@ -854,13 +879,16 @@ class RangeLock:
         return self._of("u", lo, hi, RangeUpgradableLease)
 
     def writer(self, lo: Bound, hi: Bound) -> SpanLock[RangeWriterLease]:
-        """The lock of a writer, which excludes all others from the interval. Its lease has `downgrade()`."""
+        """The lock of a writer, which excludes all other holders from the interval.
+
+        Its lease has `downgrade()`.
+        """
         return self._of("w", lo, hi, RangeWriterLease)
 
     def _of(self, mode: str, lo: Bound, hi: Bound, lease_type: type[LeaseT]) -> SpanLock[LeaseT]:
         assert self._span_class.part is not None
         span = self._span_class.part(mode, lo, hi)
-        return SpanLock(
+        lock = SpanLock(
             self._client,
             self._name,
             self._options,
@@ -868,6 +896,8 @@ class RangeLock:
             span=span,
             lease_type=lease_type,
         )
+        lock._templates = self._templates  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module
+        return lock
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
 

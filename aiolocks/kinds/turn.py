@@ -1,4 +1,4 @@
-"""Turns: one does the work, and those who waited meanwhile need not."""
+"""Turns: one caller does the work, and the callers that waited meanwhile need not do it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from ..errors import DeadlockError
+from ..lock.blocks import TURNS_TO_CLOSE, held
 from ..lock.context import Context
-from ..lock.entered import TURNS_TO_CLOSE, held
-from ..lock.lease import Lease
+from ..lock.lease import NEVER, Lease
 from ..lock.options import Options
-from ..lock.term import NEVER
 from .flights import GrantTime, Leaving, Left, ended_at, runs
 
 _TAG: Final = "t"
@@ -88,9 +87,9 @@ class TurnGroup:
     """The callers of one session that want the turn of one key; one of them leads, and asks the server.
 
     Invariants:
-    - it stands in `engine.in_progress` while somebody leads, and not longer;
-    - the leader ends that in one of two ways: those who came in time are told that the work was done, and the
-      next of the others leads; or the next one leads.
+    - it stands in `engine.in_progress` while a caller leads, and not longer;
+    - the leader ends that in one of two ways. Either the callers that came in time are told that the work was
+      done, and the next of the remaining callers leads. Or the next caller leads.
     """
 
     __slots__ = ("_asked", "_binding", "_commands", "_engine", "_grant_time", "_led", "_slot", "_waiting")
@@ -139,7 +138,7 @@ class TurnGroup:
             del self._waiting[waiter]
 
     async def _lead(self, came_at: float) -> Lease | None:
-        """Acquires for all of them; None if somebody elsewhere is through with it."""
+        """Acquires for all of them; None if a caller in another session is through with it."""
         while True:
             if self._asked is None:
                 self._asked = came_at
@@ -148,7 +147,7 @@ class TurnGroup:
                 self._grant_time = GrantTime(self._engine, self._commands.granted_at_us, lease)
                 lease.enter()
             except Left as left:
-                at = ended_at(self._engine, left, asked=self._asked)
+                at = ended_at(left, asked=self._asked)
                 self._tell(at)
                 if came_at <= at:
                     self._pass_on()
@@ -174,12 +173,19 @@ class TurnGroup:
         assert self._grant_time is not None
         made_at_us = self._grant_time.latest_us(0.0)
         self._commands.leave(
-            Leaving(token=lease.token, run=lease.fencing_token, tag=_TAG, payload=b"", made_at_us=made_at_us)
+            Leaving(
+                token=lease.token,
+                run=lease.fencing_token,
+                tag=_TAG,
+                payload=b"",
+                made_at_us=made_at_us,
+                begun=lease.fencing_token,
+            )
         )
         try:
             await lease.__aexit__(None, None, None)
         except asyncio.CancelledError:
-            self._tell(NEVER)  # the work was done, and elsewhere it goes on being told of
+            self._tell(NEVER)  # the work was done, and other sessions are still told of it
             raise
         else:
             self._tell(NEVER)
@@ -187,7 +193,7 @@ class TurnGroup:
             self._pass_on()
 
     def _tell(self, at: float) -> None:
-        """Callers that came until then have waited for this work; the others wait for something new."""
+        """Callers that came until then have waited for this work; later callers wait for new work."""
         for waiter, came_at in self._waiting.items():
             if not waiter.done() and came_at <= at:
                 waiter.set_result(False)

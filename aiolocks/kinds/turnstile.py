@@ -5,29 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Never, final
+from typing import Final, Never, final
 
 from ..errors import BackendError
+from ..lock.blocks import OpenBlocks, told_at_exit
 from ..lock.clock import milliseconds
 from ..lock.context import Context
 from ..lock.lease import Releasing
 from ..lock.notes import note
-from ..lock.open_blocks import OpenBlocks, told_at_exit
 from ..lock.options import SHORTEST_TTL, Seconds, lock_name, reject_unknown, seconds
 from ..lock.shield import wait_shielded
-from ..lock.sources import engine_of, source_of
+from ..lock.sources import Client, engine_of, source_of
 from ..transport.answers import NO_TTL, Released, released
 from ..transport.commands.checks import of_others, without_ttl, wrong_types
 from ..transport.commands.family import Family, Kind
 from ..transport.commands.snapshots import Content, Holder, Snapshot, whole_number
 from ..transport.keys import key
-from ..transport.request import Command, Script
+from ..transport.request import MOST_KNOWN, Request, Script
 
-_ENTER: Final = Script("turnstile_enter", "forms")
-_END: Final = Script("turnstile_end")
+_ENTER: Final = Script("turnstile_enter", "forms", "fence", moves=True)
+_END: Final = Script("turnstile_end", moves=True, frees=True)
 
 REMEMBERED: Final = 1000
-"""Places that the server keeps at once: about 100 KB. An entrant whose place was forgotten gets a new one."""
+"""Places from which on the server forgets the oldest: about 100 KB. It remembers more, up to `MOST_KNOWN`,
+where they are younger than `known_ms`."""
 _FIRST: Final = 1
 
 _MEANT: Final[dict[str, str]] = dict.fromkeys(
@@ -52,37 +53,47 @@ def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Snapshot:
 
 
 TURNSTILES: Final = Family(read=read_turnstile, passive="")
-KINDS: Final = (Kind(TURNSTILES, "turnstile", "Turnstile", shows_value=True, needs=("zscore",)),)
+KINDS: Final = (
+    Kind(
+        TURNSTILES,
+        "turnstile",
+        "Turnstile",
+        shows_value=True,
+        needs=("zrangebyscore", "zremrangebyscore", "zscore"),
+    ),
+)
 
 
 @final
 class TurnstileSteps:
     """The steps of one turnstile under its name."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_keys", "_known_ms")
 
-    def __init__(self, prefix: str, name: str) -> None:
+    def __init__(self, prefix: str, name: str, *, known_ms: int) -> None:
         self._keys = (key(prefix, "turnstile", name),)
+        self._known_ms = known_ms
 
-    def enter(self, token: str, window_ms: int) -> Command[int]:
+    def enter(self, token: str, window_ms: int) -> Request[int]:
         """Goes through: the place in this window."""
-        return Command(_ENTER, self._keys, (token, window_ms, REMEMBERED), int, lane=token)
+        args = (token, window_ms, REMEMBERED, self._known_ms, MOST_KNOWN)
+        return Request(_ENTER, self._keys, args, int, lane=token)
 
-    def end(self, token: str) -> Command[Released]:
+    def end(self, token: str) -> Request[Released]:
         """Ends the window if this token began it."""
-        return Command(_END, self._keys, (token,), released, lane=token)
+        return Request(_END, self._keys, (token,), released, lane=token)
 
 
 @final
 class Turnstile:
     """Numbers the callers that come within a window of time: 1 for the winner, 2, 3, … for the rest.
 
-    The first task that enters begins the window and does the work. The others know from their numbers that it
-    is being done, and how many tasks have come. No task waits, and no task holds anything.
+    The first task that enters begins the window and does the work. The other tasks know from their numbers
+    that the work is being done, and how many tasks have come. No task waits, and no task holds anything.
 
     ```python
     if await Turnstile(redis, "cache:front-page").enter() == 1:
-        ...                     # rebuild it; the others serve the old one
+        ...                     # rebuild it; the other tasks serve the old one
 
     async with Turnstile(redis, "cache:front-page", window=30) as n:
         if n == 1:
@@ -90,9 +101,9 @@ class Turnstile:
     ```
 
     The window begins when the winner comes, and its length does not depend on how many come after. With
-    `async with` it ends when the winner leaves, if that is earlier; the exits of others change nothing. If a
-    winner dies, the next window has a new winner. The same happens if a winner takes longer than the window:
-    then two work at the same time. If that would do harm, use a `Lock`.
+    `async with` it ends when the winner leaves, if that is earlier; the exits of other tasks change nothing.
+    If a winner dies, the next window has a new winner. The same happens if a winner takes longer than the
+    window: then two work at the same time. If that would do harm, use a `Lock`.
 
     It is for a crowd that comes at the same time. If the clocks of machines differ by more than a job takes,
     then with `async with` each machine runs the job, because each finds that the window has ended. For such a
@@ -102,9 +113,9 @@ class Turnstile:
         client: `redis.asyncio.Redis`, `RedisCluster`, or an `aiolocks.Session`.
         name: Any non-empty str of at most 1 KiB in UTF-8.
         window: Seconds that a window lasts by the server's clock, 50 ms to ten years. If that clock is set
-            back, the window is longer by the same time. All users of a name should give the same window; that
-            of the winner counts. The default, 2 s, is about one crowd. If the exit is to end the window, give
-            more than the work takes.
+            back, the window is longer by the same time. All users of a name should give the same window; the
+            winner's window counts. The default, 2 s, is about one crowd. If the exit is to end the window,
+            give more than the work takes.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -112,7 +123,7 @@ class Turnstile:
 
     __slots__ = ("__weakref__", "_entered", "_name", "_source", "_window")
 
-    def __init__(self, client: Any, name: str, *, window: Seconds = 2.0, **unknown: Never) -> None:
+    def __init__(self, client: Client, name: str, *, window: Seconds = 2.0, **unknown: Never) -> None:
         reject_unknown("Turnstile", unknown, _MEANT)
         self._source = source_of(client)
         self._name = lock_name(name)
@@ -137,7 +148,7 @@ class Turnstile:
 
         Raises:
             BackendError: Redis refused, could not be reached, or did not answer within the session's
-                `command_timeout`.
+                `command_timeout`; or 100 000 tasks have entered within 30 s, or twice that timeout.
             SessionClosedError: The session is closed.
 
         After a cancellation or an error, a window that it may have begun ends at once, so that the next task
@@ -147,10 +158,11 @@ class Turnstile:
 
     async def _enter(self) -> _Passage:
         engine = engine_of(self._source, self)
-        commands, token = TurnstileSteps(engine.settings.prefix, self._name), engine.token()
+        settings, token = engine.settings, engine.token()
+        commands = TurnstileSteps(settings.prefix, self._name, known_ms=settings.known_ms)
         call, entering = engine.start(
             commands.enter(token, milliseconds(self._window)),
-            until=engine.now() + engine.settings.command_timeout,
+            until=engine.now() + settings.command_timeout,
         )
         ending = commands.end(token)
         try:
@@ -159,7 +171,7 @@ class Turnstile:
             if engine.forget(call):
                 engine.take_back(ending, self._window)
             raise
-        # Later than the server's: it had counted the place before the reply was here.
+        # Later than the server's: it had counted the place before the reply came.
         return _Passage(engine, ending, place, over_at=engine.now() + self._window)
 
     async def __aenter__(self) -> int:
@@ -199,7 +211,7 @@ class _Passage:
 
     __slots__ = ("_ending", "_engine", "_over_at", "place")
 
-    def __init__(self, engine: Context, ending: Command[Released], place: int, *, over_at: float) -> None:
+    def __init__(self, engine: Context, ending: Request[Released], place: int, *, over_at: float) -> None:
         self._engine = engine
         self._ending = ending
         self._over_at = over_at
@@ -217,7 +229,7 @@ class _Passage:
         until = engine.now() + engine.settings.command_timeout
         releasing = Releasing(engine, self._ending, until=min(until, self._over_at))
         cancelled_by = body_raised if isinstance(body_raised, asyncio.CancelledError) else None
-        await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
+        await wait_shielded(releasing.until_ended, cancelled_by=cancelled_by)
         fault = releasing.fault
         if fault is not None and body_raised is None and engine.now() < self._over_at:
             if isinstance(fault.error, BackendError):

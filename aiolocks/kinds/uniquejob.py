@@ -15,11 +15,9 @@ from typing import Any, Final, Literal, Never, Self, TypeVar, final, get_args, o
 
 from ..errors import ConfigurationError, DuplicateJobError, SessionClosedError
 from ..lock.acquirable import Pending, gives_pending
-from ..lock.binding import Binding
-from ..lock.claim import QueuePolicy, Resource
 from ..lock.clock import milliseconds
 from ..lock.context import Context
-from ..lock.lease import Lease, Possession
+from ..lock.lease import Binding, Lease, Possession, QueuePolicy, Resource
 from ..lock.options import (
     SHORTEST_TTL,
     Metadata,
@@ -32,7 +30,7 @@ from ..lock.options import (
     user_metadata,
     whole_number,
 )
-from ..lock.sources import engine_of, source_of
+from ..lock.sources import Client, engine_of, source_of
 from ..transport import Granted
 from ..transport.answers import NO_TTL, Answer, Refused, Released, answer, released, truth
 from ..transport.commands.base import SEAT_LENGTH
@@ -42,7 +40,7 @@ from ..transport.commands.listening import Listener
 from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
 from ..transport.commands.standing import leave_letters, letters
 from ..transport.keys import key
-from ..transport.request import Argument, Command, Script
+from ..transport.request import MOST_KNOWN, Argument, Request, Script
 from .permits import (
     FORCE_PERMITS,
     NEEDS,
@@ -59,7 +57,7 @@ from .permits import (
 
 _ACQUIRE: Final = Script("job_acquire", *SHARED, "tickets", "runs", "room")
 _RENEW: Final = Script("job_renew", *SHARED, "tickets", "runs", mid_move="mid_move_runs")
-_RELEASE: Final = Script("job_release", *SHARED, "tickets", "runs", "room")
+_RELEASE: Final = Script("job_release", *SHARED, "tickets", "runs", "room", frees=True)
 _ENQUEUE: Final = Script("job_enqueue", "forms", "fence", "tickets")
 _WITHDRAW: Final = Script("job_withdraw", "forms", "fence", "tickets")
 
@@ -76,7 +74,7 @@ _TICKET: Final = re.compile(rb"[\w-]{22}\.\d+")
 
 
 def read_job(now_us: int, found: Mapping[str, Content]) -> Snapshot:
-    """The runs of a job, beside others or not, and the ticket that owns its key, queued or running."""
+    """The runs of a job, within its limit or beside, and the ticket that owns its key, queued or running."""
     snapshot, owner, about = _read_runs(now_us, found), found["owner"], found["about"]
     wrong = wrong_types({"owner": "string", "about": "hash"}, found)
     if owner.type == "string" and _TICKET.fullmatch(owner.value) is None:
@@ -100,7 +98,7 @@ def read_job(now_us: int, found: Mapping[str, Content]) -> Snapshot:
 
 
 def _read_runs(now_us: int, found: Mapping[str, Content]) -> Snapshot:
-    """Those that count for the limit, and those beside them, which are kept in the same way."""
+    """The runs that count for the limit, and the runs beside it, which the server keeps in the same way."""
     snapshot = read_permits(now_us, found, (b"current",))
     others = {"": found["beside"], "leases": found["beside.leases"], "value": NO_CONTENT}
     beside = read_permits(now_us, others)
@@ -134,11 +132,11 @@ class TicketRun:
 
     Attributes:
         ticket: The ticket, as the server knows it: `id.ttl, ms`.
-        beside: It may run beside all others of its key, and does not count for the limit.
+        beside: It may run beside all other runs of its key, and does not count for the limit.
         gives_up: The key is given up when it begins; else it is kept while it runs.
         frees: The key is freed when it was done, and kept for the retry when not. If it neither does this nor
             gives it up, the key has its own time again when the run has ended.
-        done: It was done, as far as is known here.
+        done: It was done, as far as this session knows.
     """
 
     __slots__ = ("beside", "done", "frees", "gives_up", "ticket")
@@ -172,20 +170,22 @@ class TicketRun:
 class JobSteps(RunSteps):
     """The steps by which a running slot of a job is had.
 
-    Those that may run beside others are in a set of their own, without a limit; there each ticket has a queue
-    of its own, in which later deliveries wait for its run to end.
+    Runs that may run beside other runs are in a set of their own, without a limit. There each ticket has its
+    own queue, in which later deliveries wait for its run to end.
 
     Args:
         limit: The most runs at once.
         waiting: The most that may wait; None for any number.
         ticket_run: The ticket that is to run; None where there is none.
         session: The session that asks: an id of which no two sessions have the same.
+        known_ms: For how long the server remembers at least that a ticket was done.
         caller: The waiter of that session, where the server must tell its waiters apart.
     """
 
     __slots__ = (
         "_alone",
         "_key",
+        "_known_ms",
         "_limit",
         "_prefix",
         "_session",
@@ -208,10 +208,12 @@ class JobSteps(RunSteps):
         ticket_run: TicketRun | None,
         retention_ms: int,
         session: str,
+        known_ms: int,
         caller: str = "",
     ) -> None:
         super().__init__(retention_ms)
         self._key = job
+        self._known_ms = known_ms
         self._prefix = prefix
         self._waiting: int | str = "" if waiting is None else waiting
         self.ticket_run = ticket_run
@@ -221,7 +223,7 @@ class JobSteps(RunSteps):
         inside = f"{ticket_run.role}." if ticket_run is not None and beside else ""
         self._session = f"bell.{session}"
         who = f"{self._session}.{caller}" if caller else self._session
-        self._alone = "a" if caller else ""  # nobody shares its bell
+        self._alone = "a" if caller else ""  # no other caller shares its bell
         self.bell = key(prefix, _KIND, job, f"{inside}{who}")
         self._keys = (
             key(prefix, _KIND, job, slots),
@@ -236,14 +238,14 @@ class JobSteps(RunSteps):
         if ticket_run is not None:
             self._keys += (key(prefix, _KIND, job, ticket_run.role), key(prefix, _KIND, job, "about"))
 
-        # A request that asks whether a run could begin comes after those who wait.
+        # A request that asks whether a run could begin comes after the waiters.
         self._values = ("", "t", self._ticket, self._limit)
 
     @property
     def _ticket(self) -> str:
         return "" if self.ticket_run is None else self.ticket_run.ticket
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         ticket_run = self.ticket_run
         begin = "" if ticket_run is None else ticket_run.beginning
         args: tuple[Argument, ...] = (
@@ -259,19 +261,19 @@ class JobSteps(RunSteps):
             self._session,
             self._limit,
         )
-        return Command(_ACQUIRE, self._keys, args, self._answer, lane=token)
+        return Request(_ACQUIRE, self._keys, args, self._answer, lane=token)
 
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[4:5], token[:SEAT_LENGTH], deadlines=self._keys[:1])
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
+    ) -> Request[Released]:
         flags = leave_letters(ring=ring, leave=leave) + self._alone
         if self.ticket_run is not None:
             flags += self.ticket_run.outcome
-        args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket)
-        return Command(_RELEASE, self._keys, args, released, lane=token)
+        args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket, self._known_ms)
+        return Request(_RELEASE, self._keys, args, released, lane=token)
 
     def _answer(self, raw: Any) -> Answer:
         if raw[0] == 3:
@@ -295,19 +297,20 @@ def endless(job: str, prefix: str) -> str:
 
 
 def enqueueing(
-    prefix: str, job: str, ticket: str, ttl_ms: int, metadata: str, *, replace: bool
-) -> Command[int | None]:
+    prefix: str, job: str, ticket: str, ttl_ms: int, metadata: str, *, replace: bool, known_ms: int
+) -> Request[int | None]:
     """Makes the ticket the owner of the key.
 
-    Answers None, or for how many ms more another one owns it: 0 where that has no end.
+    Answers None, or for how many ms more another one owns it: 0 where that has no end. The server remembers
+    whose place the ticket has taken for `known_ms` at least.
     """
-    args = (ticket, ttl_ms, "r" if replace else "", metadata)
-    return Command(_ENQUEUE, _of_enqueueing(prefix, job), args, _conflict, lane=ticket)
+    args = (ticket, ttl_ms, "r" if replace else "", metadata, known_ms, MOST_KNOWN)
+    return Request(_ENQUEUE, _of_enqueueing(prefix, job), args, _conflict, lane=ticket)
 
 
-def withdrawing(prefix: str, job: str, ticket: str) -> Command[bool]:
-    """Takes back a ticket that nobody has got to know."""
-    return Command(_WITHDRAW, _of_enqueueing(prefix, job), (ticket,), truth, lane=ticket)
+def withdrawing(prefix: str, job: str, ticket: str) -> Request[bool]:
+    """Takes back a ticket that no caller has got."""
+    return Request(_WITHDRAW, _of_enqueueing(prefix, job), (ticket,), truth, lane=ticket)
 
 
 def _of_tickets(prefix: str, job: str) -> tuple[bytes, bytes]:
@@ -326,11 +329,11 @@ def _conflict(raw: Any) -> int | None:
 #
 # `1d3600000.4yNKtd0XQ2u1v9Yh6w3qLg.Zk3vT0aP`: version and mode, ttl in ms, 128 random bits, and a check of
 # all this and of the job's key, so that a ticket which was cut off, or is for another job, is told from one
-# that nobody knows any more.
+# that the server does not know any more.
 
 
 Mode = Literal["until_executing", "until_executed", "until_expired", "until_and_while_executing"]
-"""Until when a job that was enqueued makes duplicates of others with its key."""
+"""Until when a job that was enqueued makes later jobs with its key duplicates."""
 
 OnConflict = Literal["raise", "skip", "replace"]
 
@@ -354,7 +357,7 @@ class Ticket:
 
     Attributes:
         key: Of the job.
-        ttl_ms: For how long it is unique if nobody runs it, and is remembered when it was done.
+        ttl_ms: For how long it is unique if no worker runs it, and is remembered when it was done.
     """
 
     key: str
@@ -401,8 +404,8 @@ class Ticket:
     def to_run(self) -> TicketRun:
         """The change to its key when the ticket is run.
 
-        Where the key is free as soon as it begins, or stays owned whatever happens, runs of two tickets are
-        nobody's concern.
+        Where the key is free as soon as the run begins, or stays owned whatever happens, the runs of two
+        tickets need not exclude each other.
         """
         return TicketRun(
             self.server_id,
@@ -427,12 +430,14 @@ async def take_key(engine: Context, ticket: Ticket, options: Options, *, replace
     Cancelled, or failed, it leaves the key as it was before: an answer that comes late is undone, for as
     long as the ttl of a run.
     """
-    prefix, server_id = engine.settings.prefix, ticket.server_id
-    user = engine.settings.user_json({**engine.settings.metadata, **options.metadata})
-    metadata = engine.describe(user)
+    settings, server_id = engine.settings, ticket.server_id
+    prefix, known_ms = settings.prefix, settings.known_ms
+    metadata = engine.describe(settings.user_json({**settings.metadata, **options.metadata}))
     call, answered = engine.start(
-        enqueueing(prefix, ticket.key, server_id, ticket.ttl_ms, metadata, replace=replace),
-        until=engine.now() + engine.settings.command_timeout,
+        enqueueing(
+            prefix, ticket.key, server_id, ticket.ttl_ms, metadata, replace=replace, known_ms=known_ms
+        ),
+        until=engine.now() + settings.command_timeout,
     )
     try:
         left = await answered
@@ -440,7 +445,7 @@ async def take_key(engine: Context, ticket: Ticket, options: Options, *, replace
             raise SessionClosedError("the session was closed while waiting")
     except BaseException:
         if engine.forget(call):
-            # The ticket reaches nobody: it is taken back, in order after the request.
+            # The ticket reaches no caller: it is taken back, in order after the request.
             engine.take_back(withdrawing(prefix, ticket.key, server_id), options.ttl)
         raise
     return left
@@ -492,7 +497,7 @@ class JobSettings:
         return cls(name, options, whole_number("limit", limit, most=_MOST_AT_ONCE))
 
     def options_with(self, metadata: Metadata | None) -> Options:
-        """The options of one run, with metadata of its own beside those of the job."""
+        """The options of one run, with metadata of its own beside the metadata of the job."""
         if metadata is None:
             return self.options
         both = {**self.options.metadata, **user_metadata(metadata)}
@@ -568,6 +573,7 @@ def run(
         ticket_run=ticket_run,
         retention_ms=milliseconds(engine.settings.fence_retention),
         session=engine.session_id,
+        known_ms=engine.settings.known_ms,
         caller=caller,
     )
     one, several = (_ONE, _SEVERAL) if ticket_run is None else (_ONE_TICKET, _TICKETS)
@@ -604,9 +610,9 @@ def whole_places(waiting: object) -> int | None:
 class UniqueJob:
     """One job at a time under a key, among all processes. A further call is a duplicate, and does not run.
 
-    Used in the worker only: one call runs, `waiting` calls wait, and all others are duplicates. The waiting
-    call begins when the running call has ended. So an update that arrives during a run is never lost, and
-    however many updates arrive, one run follows.
+    Used in the worker only: one call runs, `waiting` calls wait, and all other calls are duplicates. The
+    waiting call begins when the running call has ended. So an update that arrives during a run is never lost,
+    and however many updates arrive, one run follows.
 
     ```python
     job = UniqueJob(redis, "report:17")
@@ -654,7 +660,7 @@ class UniqueJob:
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         key: str,
         *,
         ttl: Seconds = 60.0,
@@ -695,7 +701,7 @@ class UniqueJob:
         blocking_timeout: Seconds | None = None,
         metadata: Metadata | None = None,
     ) -> Pending[Lease]:
-        """Runs when fewer than `limit` others run: at once, or when its turn comes.
+        """Runs when fewer than `limit` other runs go on: at once, or when its turn comes.
 
         You can enter the result with `async with`, await it (then release the lease yourself), or give it to
         `asyncio.create_task` and similar functions. The body is cancelled if the lease is lost.
@@ -713,13 +719,13 @@ class UniqueJob:
                 ticket.
             blocking_timeout: Seconds to wait for its turn; None, the default, for ever. 0 is the same as
                 `waiting=0`: if it cannot run at once, it is a duplicate.
-            metadata: JSON values kept with this run, in addition to those of the job.
+            metadata: JSON values kept with this run, in addition to the metadata of the job.
 
         Raises:
             DuplicateJobError: `limit` run, and `waiting` wait already.
             LockTimeoutError: Its turn did not come within `blocking_timeout`. It gives its waiting place
                 back.
-            ConfigurationError: Others run under the key with another `limit`.
+            ConfigurationError: Other calls run under the key with another `limit`.
             DeadlockError: This task itself runs the job, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
@@ -743,10 +749,10 @@ class UniqueJob:
 
         Args:
             waiting: How many may wait while `limit` run, 0 to 1000; None for any number. Default 1.
-            metadata: JSON values kept with this run, in addition to those of the job.
+            metadata: JSON values kept with this run, in addition to the metadata of the job.
 
         Raises:
-            ConfigurationError: Others run under the key with another `limit`.
+            ConfigurationError: Other calls run under the key with another `limit`.
             DeadlockError: This task itself runs the job, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
@@ -793,12 +799,14 @@ class UniqueJob:
                 `ttl`, whatever happens to it, and while it runs. `"until_and_while_executing"`: until its run
                 begins, and runs of the key also wait for each other.
             ttl: Seconds for which the ticket has the key if no worker runs it, and for which the server
-                remembers that it was done, 50 ms to ten years. Give more than the queue keeps a job, with its
-                retries. Default 3600, an hour.
+                remembers that it was done (30 s at least, or twice the session's `command_timeout`), 50 ms to
+                ten years. Give more than the queue keeps a job, with its retries. Default 3600, an hour.
             on_conflict: What happens while another ticket has the key. `"raise"`, the default:
                 `DuplicateJobError`. `"skip"`: returns None. `"replace"`: takes its place; the older ticket is
-                a duplicate from then on, but if its run has begun, the run goes on.
-            metadata: JSON values kept with the ticket while it has the key, in addition to those of the job.
+                a duplicate from then on, but if its run has begun, the run goes on. At most 100 000 tickets
+                of one key are replaced in 30 s, or in twice the session's `command_timeout`.
+            metadata: JSON values kept with the ticket while it has the key, in addition to the metadata of
+                the job.
 
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
@@ -831,24 +839,24 @@ class UniqueJob:
         it is then not done, it runs again, even if a newer ticket has the key by then. Both run, because the
         job of the newer ticket may never come to a worker.
 
-        If the body ends without an exception, the server remembers for the ticket's ttl that it is done. If
-        the body raises, a retry with the same ticket runs it again. You can also await the result: then end
-        it with `lease.release(done=…)`.
+        If the body ends without an exception, the server remembers for the ticket's ttl, 30 s at least, that
+        it is done. If the body raises, a retry with the same ticket runs it again. You can also await the
+        result: then end it with `lease.release(done=…)`.
 
         Args:
             ticket: The ticket that `enqueue` of the same key returned.
-            metadata: JSON values kept with this run, in addition to those of the job.
+            metadata: JSON values kept with this run, in addition to the metadata of the job.
 
         Raises:
             TypeError, ValueError: It is not a ticket of this key; before any I/O.
-            ConfigurationError: Others run under the key with another `limit`.
+            ConfigurationError: Other calls run under the key with another `limit`.
             DuplicateJobError: The ticket is done, or another ticket has replaced it. Or another ticket has
                 the key, and this one has not given it up by beginning.
             DeadlockError: This task itself runs the job, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled at any point, it does not run here, and can run in another worker.
+        Cancelled at any point, it does not run in this worker, and can run in another one.
         """
         decoded, options = Ticket.decode(ticket, key=self.key), self._settings.options_with(metadata)
         return Pending(lambda: self._perform(decoded, options), of=self, call="perform")
@@ -859,16 +867,16 @@ class UniqueJob:
 
         Args:
             ticket: The ticket that `enqueue` of the same key returned.
-            metadata: JSON values kept with this run, in addition to those of the job.
+            metadata: JSON values kept with this run, in addition to the metadata of the job.
 
         Raises:
             TypeError, ValueError: It is not a ticket of this key; before any I/O.
-            ConfigurationError: Others run under the key with another `limit`.
+            ConfigurationError: Other calls run under the key with another `limit`.
             DeadlockError: This task itself runs the job, and would wait for itself.
             BackendError: Redis refused for good, or gave no answer for `ttl` seconds.
             SessionClosedError: The session is closed, or was closed meanwhile.
 
-        Cancelled at any point, it does not run here, and can run in another worker.
+        Cancelled at any point, it does not run in this worker, and can run in another one.
         """
         decoded, options = Ticket.decode(ticket, key=self.key), self._settings.options_with(metadata)
         return Pending(lambda: unless_duplicate(self._perform(decoded, options)), of=self, call="try_perform")

@@ -6,9 +6,10 @@ import math
 from types import TracebackType
 from typing import Final, Self, final
 
-from ..errors import LockTimeoutError
+from ..errors import BackendError, LockTimeoutError
 from ..lock.context import Context
 from ..lock.events import how_it_ended
+from ..transport import too_soon
 
 _NOTHING: Final = 1e-6
 
@@ -79,7 +80,14 @@ class Wait:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         events, kind = self.engine.events, self._label.lower()
+        unanswered: BackendError | None = None
+        if self.timeout and isinstance(exc, BackendError) and too_soon(exc, self.timeout):
+            unanswered, exc = exc, self.timed_out("Redis has not answered yet")
         if self._told:
             events.waited(kind, self._name, self.waited, how_it_ended(exc))
         if isinstance(exc, LockTimeoutError):
             events.timed_out(kind, self._name, self.waited)
+        if exc is not None:
+            events.not_acquired(kind, self._name, self.waited, how_it_ended(exc))
+            if unanswered is not None:
+                raise exc from unanswered

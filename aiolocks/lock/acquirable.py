@@ -8,6 +8,7 @@ import inspect
 import sys
 import warnings
 from abc import ABC, abstractmethod
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
 from collections.abc import Callable, Coroutine, Generator, Hashable
 from types import TracebackType
 from typing import (
@@ -24,23 +25,22 @@ from typing import (
     cast,
     final,
 )
+from weakref import ref
 
 from ..errors import LockNotOwnedError
-from .binding import Binding
-from .lease import Handle, Lease
-from .misuse import AsyncOnly
-from .naming import names_of_calls
-from .open_blocks import OpenBlocks, told_at_exit
+from .blocks import OpenBlocks, told_at_exit
+from .lease import Binding, Handle, Lease
+from .misuse import AsyncOnly, Shown, no_attribute
+from .naming import filled_in, names_of_calls, whole
 from .options import Options, Seconds, flag, lock_name, optional_seconds, reject_unknown
-from .sources import engine_of, source_of
+from .sources import Client, engine_of, source_of
 
 if TYPE_CHECKING:
     from traceback import StackSummary
 
     from ..transport import Granted
-    from .claim import Resource
     from .context import Context
-    from .lease import Possession
+    from .lease import Possession, Resource
 
 
 # -- One object that can be awaited, entered, or given to `create_task`.
@@ -57,7 +57,7 @@ CallT = TypeVar("CallT", bound=Callable[..., Any])
 
 
 def gives_pending(function: CallT) -> CallT:
-    """Marks a function that returns a `Pending` as a coroutine function, for asgiref and others who look."""
+    """Marks a function that returns a `Pending` as a coroutine function, as asgiref and other code ask."""
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     marked: Any = function
@@ -78,7 +78,7 @@ class Pending(AsyncOnly, Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
 
     _elsewhere = "acquire the lock there"
 
-    __slots__ = ("_call", "_coroutine", "_lease", "_made_at", "_of", "_start")
+    __slots__ = ("_call", "_coroutine", "_lease", "_made_at", "_maker", "_of", "_start")
 
     __name__ = "acquisition"  # by which the `repr` of a task calls what it runs
 
@@ -89,6 +89,7 @@ class Pending(AsyncOnly, Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
         self._start: Callable[[], Coroutine[Any, Any, LeaseT_co]] | None = start
         self._coroutine: Coroutine[Any, Any, LeaseT_co] | None = None
         self._lease: Lease | None = None
+        self._maker = _this_task()
 
     def _begin(self) -> Coroutine[Any, Any, LeaseT_co]:
         start, self._start = self._start, None
@@ -98,13 +99,22 @@ class Pending(AsyncOnly, Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
         return coroutine
 
     def __await__(self) -> Generator[Any, Any, LeaseT_co]:
-        return self._begin().__await__()
+        lease = yield from self._begin().__await__()
+        if lease is not None:
+            lease.acquired_by(_this_task())
+        return lease
 
     # -- as a coroutine: what a task calls
 
     def send(self, value: Any, /) -> Any:
         coroutine = self._coroutine if self._coroutine is not None else self._begin()
-        return coroutine.send(value)
+        try:
+            return coroutine.send(value)
+        except StopIteration as end:
+            # The task does no more than this: the lease is for the one that has made it.
+            if end.value is not None:
+                end.value.acquired_by(self._maker or _this_task())
+            raise
 
     def throw(self, *error: Any) -> Any:
         if self._coroutine is None:  # a task that was cancelled before it began: nothing is to begin now
@@ -164,6 +174,11 @@ class Pending(AsyncOnly, Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
         return f"<acquisition {state}>"
 
 
+def _this_task() -> ref[asyncio.Task[Any]] | None:
+    task = None if (loop := _get_running_loop()) is None else asyncio.current_task(loop)
+    return None if task is None else ref(task)
+
+
 async def _nothing() -> Any:
     """A coroutine that is there to be thrown into."""
 
@@ -184,8 +199,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 LeaseT = TypeVar("LeaseT", bound=Lease)
 
-AS_CONFIGURED: Final[Any] = object()
-_NO_FUNCTION: Final[Any] = object()
+AS_CONFIGURED: Final[Any] = Shown("<that of the lock>")
+_NO_FUNCTION: Final[Any] = Shown("<none>")
 
 
 def _held(lease: Lease) -> bool:
@@ -195,13 +210,13 @@ def _held(lease: Lease) -> bool:
 class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     """A description of something that can be held: cheap, immutable, shareable by any number of tasks.
 
-    With a client, not a session, also by those of several threads with a loop each.
+    With a client, not a session, tasks of several threads can share it too, each thread with its own loop.
 
-    Invariant: nothing about a present holder is stored here, but the leases that `async with` on this very
-    object has entered, by block and task, so that its exit finds them.
+    Invariant: the object stores nothing about a present holder, except the leases that `async with` on this
+    very object has entered, by block and task, so that the exit finds them.
     """
 
-    __slots__ = ("__weakref__", "_binding", "_entered", "_name", "_options", "_source")
+    __slots__ = ("__weakref__", "_binding", "_entered", "_name", "_options", "_source", "_templates")
 
     _elsewhere = (
         "tasks can share it; in another process, make one of the same name with a client of that process"
@@ -210,9 +225,10 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     _can_be_stolen: ClassVar[bool] = False
     _lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT]
 
-    def __init__(self, client: Any, name: str, options: Options) -> None:
+    def __init__(self, client: Client, name: str, options: Options) -> None:
         self._source = source_of(client)
         self._name = lock_name(name)
+        self._templates: tuple[str, ...] | None = None  # of which its names were made
         self._options = options
         self._binding: Binding[LeaseT] | None = None
         self._entered: OpenBlocks[LeaseT] = OpenBlocks()
@@ -236,6 +252,18 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     def _all_names(self) -> tuple[str, ...]:
         return (self._name,)
 
+    def _held_as(self) -> tuple[str, ...]:
+        """Templates that the names of its leases, and of its copies' leases, fit."""
+        return (self._name,) if self._templates is None else whole((self._name,))
+
+    def _sources_(self) -> tuple[Any, ...]:
+        """The sessions or clients that it works with."""
+        return (self._source,)
+
+    def _as_templates(self) -> tuple[str, ...]:
+        names = self._all_names()
+        return names if self._templates is None else whole(names)
+
     def _renamed(self, names: tuple[str, ...]) -> Self:
         """The same lock under other names, as many as it has."""
         renamed = object.__new__(type(self))
@@ -247,12 +275,39 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
     def _rename(self, names: tuple[str, ...]) -> None:
         """Makes a copy a lock of its own: nothing that belongs to the old name, or changes, is shared."""
+        if self._templates is None and names != (before := self._all_names()):
+            self._templates = before
         self._name = names[0]
         self._binding = None
         self._entered = OpenBlocks()
 
+    @final
+    def of(self, /, **fields: object) -> Self:
+        """The same lock under the name that a decorator gives it for these values.
+
+        ```python
+        accounts = Lock(redis, "account:{payer}")
+        async with accounts.of(payer=payer):
+            ...
+        ```
+
+        The name of this lock is a template, as for a decorator; `name_of` describes how a name is made of it.
+        Of a `MultiLock` and of `Limits`, a field may be in any of the names or keys. Nothing is acquired, and
+        no I/O is done.
+
+        Args:
+            fields: The value of each field.
+
+        Raises:
+            TypeError: A field is missing or one too many, or the text of a value is not the same in every
+                process.
+            ValueError: The template is wrong, or a name is empty or too long, or a value is not equal to
+                itself.
+        """
+        return self._renamed(filled_in(self._as_templates(), fields))
+
     def _engine(self) -> Context:
-        """The engine that does the work, here and now."""
+        """The engine that does the work in the running event loop."""
         return engine_of(self._source, self)
 
     # -- acquiring
@@ -335,9 +390,9 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     async def locked(self) -> bool:
         """Asks the server whether a try now would be refused.
 
-        Of a lease that a session keeps between uses (`Lock(..., cache=...)`) while nobody uses it: False in
-        that session, without a request. True in others, for the question does not ask that session to let
-        go: a try may have it.
+        A session may keep a lease between uses (`Lock(..., cache=...)`). While no task uses this lease, the
+        answer is False in that session, without a request. In other sessions the answer is True: the question
+        does not ask that session to let go, but a try does, and may have the lease.
 
         Raises:
             BackendError: Redis refused, could not be reached, or did not answer within the session's
@@ -363,12 +418,16 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         Cancelled at any point, the handle stays valid for as long as the ttl runs.
         """
         opened = Handle.decode(handle, kind=self._label.lower(), name=self._name)
-        return await self._bind().adopt(opened.token, opened.at_least_ms, opened.number)
+        lease = await self._bind().adopt(opened.token, opened.at_least_ms, opened.number)
+        lease.acquired_by(_this_task())
+        return lease
 
     def _bind(self) -> Binding[LeaseT]:
         binding = self._binding
         if binding is None or not binding.engine.serves:
             engine, bound_as = self._engine(), self._bound_as()
+            if self._templates is not None or "{" in self._name:
+                engine.names.used(self._all_names(), made_of=self._templates)
             if bound_as is None:
                 binding = self._bound(engine)
             else:
@@ -394,10 +453,8 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
 
         def __getattr__(self, name: str) -> Never:
-            wrong = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if not name.startswith("_") and hasattr(Lease, name):
-                raise AttributeError(f"{wrong}: the lease that acquire() gives has it")
-            raise AttributeError(wrong)
+            of_lease = not name.startswith("_") and hasattr(Lease, name)
+            raise no_attribute(self, name, "the lease that acquire() gives has it" if of_lease else "")
 
     # -- as a context manager and a decorator
 
@@ -411,12 +468,10 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
     def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> Coroutine[Any, Any, None]:
-        # Another thread with a loop of its own may have used it last.
-        engine = None if self._binding is None else self._binding.engine
-        loop = engine.loop if engine is not None and engine.serves else None
         error: Exception
         try:
-            lease = self._entered.take(loop, holds=_held)
+            # The loop of now: another thread with a loop of its own may have used it last.
+            lease = self._entered.take(_get_running_loop(), holds=_held)
         except LookupError:
             error = RuntimeError(
                 f"cannot tell which lease to release: {self!r} was not entered in this task, nor has another "
@@ -437,8 +492,8 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         The name is a template of the function's parameters, such as `"order:{order_id}"`: each call holds the
         lock of its own arguments. Equal arguments are the same lock, in whatever form: a `datetime` with a
         time zone is written in UTC, and `1.0` as `1`. In the name, the values are percent-encoded: letters,
-        digits and `_.-~` stay as they are. `{{` and `}}` are braces of the name itself, such as those of a
-        hash tag.
+        digits and `_.-~` stay as they are. `{{` and `}}` are braces of the name itself, such as the braces
+        of a hash tag.
 
         Raises:
             TypeError: It is not a coroutine function; or the name has a field that is not one of its
@@ -474,7 +529,7 @@ def locks_of_calls(
     Raises:
         TypeError, ValueError: As a decorator does.
     """
-    names = names_of_calls(lock._all_names(), function)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module, as below
+    names = names_of_calls(lock._as_templates(), function)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module, as below
 
     def lock_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AcquirableT:
         return lock if names is None else lock._renamed(names.of(args, kwargs))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -57,3 +57,10 @@ class Again:
             exc_info=error,
         )
         await self._sleep(pause)
+
+
+class TakeOverError(BaseException):
+    """A function of the user cannot be called by its caller any more: a run of another caller follows.
+
+    Raised by a function that a thread was to call and that was interrupted. Nothing is published.
+    """

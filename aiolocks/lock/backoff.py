@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 SILENT: Final = 10.0
-"""Seconds after which a waiter asks although it is told that it need not: for what nobody has thought of."""
+"""Seconds after which a waiter asks although it is told that it need not: for unforeseen cases."""
 
 
 @final

@@ -1,7 +1,7 @@
 """A session from its first use on, on one event loop: what the parts of a lock work with.
 
 A leaf: it imports nothing of this package but values and counters that stand beside it. `session` builds the
-parts that it refers to, which it knows by what it calls of them.
+parts to which it refers; it knows these parts only by the methods that it calls.
 """
 
 from __future__ import annotations
@@ -12,24 +12,33 @@ import logging
 import os
 import weakref
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, TypeVar, final
 
+from .._tasks import empty_context, spawn
 from ..errors import BackendError, ConfigurationError, LockError, SessionClosedError
-from ..transport import Command, KeyspaceWakeup, Transport, clocks, closed_loops, whereabouts
+from ..transport import KeyspaceWakeup, Request, Transport, clocks, closed_loops, known_ms, whereabouts
 from ..transport import Protocol as RespVersion
+from . import process, together
 from .backoff import Backoff
+from .blocks import TURNS_TO_CLOSE, Entered
 from .ending import UNWINDING, Ending
-from .entered import TURNS_TO_CLOSE, Entered
 from .events import Events
+from .leaving import Leaving, release_unused
+from .misuse import running_loop
+from .naming import NamesInUse
 from .process import current_pid
 from .resumption import Resumption
 from .single_requests import SingleRequests
 from .statistics import SessionStatistics
 
 if TYPE_CHECKING:
+    from .guard import Ward
     from .options import Metadata, Seconds
+    from .renewal import Watchdog
+    from .wakeups import Bells
 
 # -- The secrets by which leases are held.
 
@@ -41,7 +50,7 @@ _AT_ONCE: Final = 64
 class Tokens:
     """Gives out random tokens, fetched from the kernel for many at once.
 
-    No fork of this process hands out the same ones: it cannot use this session.
+    A fork of this process does not hand out the same tokens: it cannot use this session.
     """
 
     __slots__ = ("_unused",)
@@ -132,6 +141,11 @@ class Settings:
     guard: GuardMode = "log"
     on_deadlock: OnDeadlock = "report"
 
+    @property
+    def known_ms(self) -> int:
+        """For how long the server remembers a step of this session that counts; see `transport.known_ms`."""
+        return known_ms(self.command_timeout)
+
     def user_json(self, metadata: Mapping[str, Any]) -> str:
         """The user's metadata as they stand on the server.
 
@@ -165,77 +179,10 @@ _READING: Final = 0.001
 """Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
 
 _REST: Final = 0.5
-"""Seconds between two looks whether a connection may be closed that was to be."""
+"""Seconds between two looks whether a connection that is to be closed may be closed now."""
 
 _MOST_BOUND: Final = 256
 """Locks whose binding is kept for the next object of the same name and options, about 1 KiB each."""
-
-
-class Renewals(Protocol):
-    """The watchdog of a session, as the context knows it."""
-
-    @property
-    def watches(self) -> Collection[Any]: ...
-
-    def __len__(self) -> int: ...
-
-    def possessions(self) -> list[Any]:
-        """The leases that are looked after."""
-        ...
-
-    def watch(self, possession: Any, /) -> weakref.ref[Any]:
-        """Looks after it from now on, or looks again at when it is due."""
-        ...
-
-    def watch_all(self, possessions: Iterable[Any], /, *, again: Command[Any] | None, hears: bool) -> None:
-        """As `watch`, of many that one request has renewed."""
-        ...
-
-    def stalled(self, moment: float, /) -> float:
-        """Seconds for which the event loop did not run around that moment."""
-        ...
-
-
-class Wakeups(Protocol):
-    """The bells of a session."""
-
-    def add(self, gate: Any, /) -> None:
-        """Its place may stand in the queue from now on."""
-        ...
-
-    def discard(self, gate: Any, /) -> None: ...
-
-    def listen_for(self, gate: Any, listener: Any, /) -> None:
-        """Asks the server about the bell of a gate, in a request of its own."""
-        ...
-
-    def arm(self, key: bytes, /) -> asyncio.Future[Any] | None:
-        """As `Transport.arm`."""
-        ...
-
-    def listen(self, key: bytes, told: Callable[[], object], /) -> None:
-        """Tells of each change of a key until `unlisten`."""
-        ...
-
-    def unlisten(self, key: bytes, told: Callable[[], object], /) -> None: ...
-
-    def rung(self, way: str, bells: Iterable[bytes] | None, /) -> None:
-        """These were rung, or, where nobody can know, possibly any."""
-        ...
-
-    def wake_own(self, answer: Any, /) -> None:
-        """A step has woken waiters, perhaps of this very session."""
-        ...
-
-    def end(self) -> None: ...
-
-
-class Guard(Protocol):
-    """The thread that sees when the event loop stands still; see `guard`."""
-
-    def enter(self, watch: Any, term: Any, /) -> None: ...
-
-    def again(self, watch: Any, /) -> None: ...
 
 
 class Search(Protocol):
@@ -258,7 +205,7 @@ class Waiting(Protocol):
 class Context:
     """The connection, the watchdog, the gates and the counts of one session.
 
-    Invariant: once `closing` is set nobody is admitted; what was admitted before can still release.
+    Invariant: once `closing` is set no caller is admitted; what was admitted before can still release.
     """
 
     __slots__ = (
@@ -270,6 +217,7 @@ class Context:
         "_rest_timer",
         "_single",
         "_transport",
+        "began",
         "bells",
         "closed",
         "closing",
@@ -282,6 +230,7 @@ class Context:
         "in_progress",
         "kept",
         "loop",
+        "names",
         "now",
         "pid",
         "prove",
@@ -309,15 +258,17 @@ class Context:
         *,
         session_id: str,
         resumption: Resumption,
-        watchdog: Renewals,
-        bells: Wakeups,
-        ward: Guard | None,
+        watchdog: Watchdog,
+        bells: Bells,
+        ward: Ward | None,
         make_search: Callable[[Context], Search],
         kept: Any,
     ) -> None:
         self.session_id = session_id
         self.loop = loop
         self.now = loop.time  # the clock of all deadlines
+        self.began = self.mark()
+        self.names = NamesInUse()
         self.settings = settings
         self.events = events
         self.watchdog = watchdog
@@ -325,7 +276,7 @@ class Context:
         self.waiting: dict[Waiting, None] = {}
         self.entered: Entered[Any] = Entered()
         self.kept = kept
-        # Work that tasks of this session do together, by its subject; the task that adds an entry removes it.
+        # Work that tasks of this session look for, by its subject; the task that adds an entry removes it.
         self.in_progress: dict[Hashable, Any] = {}
         self.detector: Search | None = None  # from the first time on that a task waits and holds something
         self._make_search = make_search
@@ -334,7 +285,7 @@ class Context:
         self._closing_task: asyncio.Task[None] | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
         self._bindings: dict[Hashable, Any] = {}
-        # The queues of those who want the same thing, for as long as somebody has them; see `queue`.
+        # The queues of tasks that want the same thing, each for as long as an object has it; see `queue`.
         self.gates: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
         self.pid = current_pid()
         self.describe = Description(loop, self.pid).text
@@ -344,21 +295,21 @@ class Context:
         self.send = transport.send
         self.forget = transport.forget
         self.prove = transport.prove
-        # Of the bells, not of this object: an undo that is kept for long must not keep a session that nobody
+        # Of the bells, not of this object: an undo that is kept for long must not keep a session that no task
         # uses any more.
         self.wake_own = bells.wake_own
         self._single = single = SingleRequests(loop, transport, self.wake_own)
         self.waiter, self.start = single.waiter, single.start
         self.undo, self.take_back, self.settle = single.undo, single.take_back, single.settle
-        self._ending = Ending(transport, resumption, kept)
+        self._ending = Ending(transport, resumption, kept, partial(release_unused, watchdog.possessions))
 
     # -- its life
 
     @property
     def serves(self) -> bool:
-        """Whether it can be used here and now; asked at each acquire."""
+        """Whether it can be used in the running loop and this process; asked at each acquire."""
         # That its loop runs is not enough: of loops that are nested, as by nest_asyncio, all do.
-        return not self.closing and _get_running_loop() is self.loop and current_pid() == self.pid
+        return not self.closing and _get_running_loop() is self.loop and process.pid == self.pid
 
     @property
     def left_behind(self) -> bool:
@@ -371,7 +322,7 @@ class Context:
         return not self.closing and self.pid == current_pid()
 
     def check_usable(self) -> None:
-        """Lets a caller in that wants to use it here and now.
+        """Lets a caller in that wants to use it in the running loop and this process.
 
         Raises:
             SessionClosedError: It was closed.
@@ -379,8 +330,12 @@ class Context:
         """
         if self.closing:
             raise SessionClosedError("the session is closed: use a session that is open")
-        if self.loop is not asyncio.get_running_loop():
-            raise RuntimeError("this session belongs to another event loop: make one Session for each loop")
+        if self.loop is not _get_running_loop():
+            running_loop()
+            raise RuntimeError(
+                "this session belongs to another event loop: make one Session for each loop. Under WSGI, "
+                "each call of an async view of Django has its own: write a `def` there, with aiolocks.sync"
+            )
         if self.pid != current_pid():
             raise RuntimeError("this session belongs to the process that forked this one: make a new Session")
 
@@ -394,21 +349,22 @@ class Context:
         self.kept.end_all()
         busy = self.watchdog.watches or self.waiting or self.in_progress or self._single.busy
         if busy or not self._transport.rest():
-            # Polled, as the end of the last of these is nobody else's business.
+            # Polled, so that the code that ends the last of these need not tell of it.
             self._rest_timer = closed_loops.call_later(self.loop, _REST, self.rest)
 
-    async def aclose(self) -> None:
-        """Ends it; see `Session.aclose`."""
+    async def aclose(self, closer: asyncio.Task[Any] | None = None, *, release: bool = True) -> None:
+        """Ends it, for a task that waits for that; see `Session.aclose`."""
         if self.loop.is_closed():
             self.closing = self.closed = True
             closed_loops.sweep()
             return
-        if self._closing_task is None:
+        if self._closing_task is None or self._closing_task.cancelled():
             # A task of its own: the caller may be one of the bodies that closing cancels.
-            self._closing_task = self.loop.create_task(self._close(), name="aiolocks-close")
+            closing = self._close(closer, release=release)
+            self._closing_task = spawn(self.loop, closing, name="aiolocks-close", context=empty_context())
         await asyncio.shield(self._closing_task)
 
-    async def _close(self) -> None:
+    async def _close(self, closer: asyncio.Task[Any] | None = None, *, release: bool = True) -> None:
         self.closing = True
         self._bindings.clear()
         for acquire in tuple(self.waiting):
@@ -416,22 +372,24 @@ class Context:
         self._single.end_with(lambda: SessionClosedError("the session was closed while waiting"))
         self.bells.end()
         self.kept.close()
-        # A task that has just left a generator is not inside any more, and must not be cancelled.
-        for _ in range(TURNS_TO_CLOSE):
+        within = self.settings.command_timeout
+        leaving = Leaving(self.watchdog.possessions, closer, release=release, now=self.now)
+        try:
+            # A task that has just left a generator is not inside any more, and must not be cancelled.
+            for _ in range(TURNS_TO_CLOSE):
+                await asyncio.sleep(0)
+            leaving.begin()
+            # A task whose grant was answered in this turn of the loop finds in the next one that the session
+            # closes, and gives the grant back.
             await asyncio.sleep(0)
-        held = self.watchdog.possessions()
-        bodies = [possession.scope for possession in held if possession.scope is not None]
-        for possession in held:
-            possession.lose("the session was closed")
-        # A task whose grant was answered in this turn of the loop finds in the next one that the session
-        # closes, and gives the grant back.
-        await asyncio.sleep(0)
-        deadline = self.now() + UNWINDING
-        # Polled: the end of a body is nobody else's business.
-        while self.now() < deadline and any(body.running for body in bodies):  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-        self.closed = True
+            deadline = self.now() + UNWINDING
+            await leaving.wait(bodies=UNWINDING, releases=within)
+        finally:
+            leaving.end(within)  # also where the loop ends, and cancels this task
+            self.closed = True
+            together.flush()
         await self._ending.come(max(0.05, deadline - self.now()))
+        together.flush()
 
     # -- talking to the server
 
@@ -483,13 +441,13 @@ class Context:
         return self.now(), clocks.steady()
 
     def elapsed(self, mark: tuple[float, float]) -> float:
-        """Seconds since then, also those for which the machine was suspended."""
+        """Seconds since then, also the seconds for which the machine was suspended."""
         sent, steady = mark
         return max(self.now() - sent, clocks.steady() - steady)
 
     async def ask(
         self,
-        command: Command[T],
+        command: Request[T],
         *,
         told: Callable[[T], object] | None = None,
         patient: bool = False,
@@ -514,11 +472,13 @@ class Context:
             SessionClosedError: The session is closed, or was closed meanwhile.
         """
         self.check_usable()
+        waiter = self.waiter()
+        # Not asyncio.timeout: its timer has the context of the caller, and may stand in the loop for long.
+        timer = self.loop.call_later(seconds, _end, waiter, context=empty_context())
         try:
-            async with asyncio.timeout(seconds):
-                await self.waiter()
-        except TimeoutError:
-            pass
+            await waiter
+        finally:
+            timer.cancel()
 
     # -- what acquisitions share
 
@@ -532,7 +492,7 @@ class Context:
         return binding
 
     def entangled(self, waiter: Any) -> None:
-        """Its task waits, and holds something for which others may wait."""
+        """Its task waits, and holds something for which other tasks may wait."""
         if self.detector is None:
             self.detector = self._make_search(self)
         self.detector.add(waiter)
@@ -544,3 +504,8 @@ class Context:
             commands_sent=self._transport.commands_sent,
             cached=len(self.kept.idle),
         )
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -12,31 +12,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
-from typing import Final, Protocol, final
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Final, final
 
 from ..transport import Transport
-from .entered import TURNS_TO_CLOSE
+from .blocks import TURNS_TO_CLOSE
 from .resumption import Resumption
+
+if TYPE_CHECKING:
+    from .tenure import Keep
 
 UNWINDING: Final = 1.0
 """Seconds that closing waits for the bodies that it cancelled, and for requests that are still out."""
 
 
-class _Kept(Protocol):
-    def close(self) -> None:
-        """Nothing is kept from now on, and what nobody uses is released."""
-        ...
-
-
 @final
 class Ending:
-    """Closes the connection at the end of the session, whichever it is."""
+    """Closes the connection at the end of the session, whichever it is.
+
+    Args:
+        leave: Gives back what no code works under, where the loop ends before the session is closed.
+    """
 
     __slots__ = ("_closing",)
 
-    def __init__(self, transport: Transport, resumption: Resumption, kept: _Kept) -> None:
-        self._closing = _close_at_end(transport, resumption, kept)
+    def __init__(
+        self, transport: Transport, resumption: Resumption, kept: Keep, leave: Callable[[], object]
+    ) -> None:
+        self._closing = _close_at_end(transport, resumption, kept, leave)
         with contextlib.suppress(StopIteration):  # it stops at its `yield`
             self._closing.__anext__().send(None)
 
@@ -47,16 +50,17 @@ class Ending:
 
 
 async def _close_at_end(
-    transport: Transport, resumption: Resumption, kept: _Kept
+    transport: Transport, resumption: Resumption, kept: Keep, leave: Callable[[], object]
 ) -> AsyncGenerator[None, float]:
     grace = UNWINDING
     try:
         grace = yield
     except GeneratorExit:
-        # When the loop shuts down it closes all generators at once. Those of users that hold a lease let go
-        # of it first.
+        # When the loop shuts down, it closes all generators at once. Before this one goes on, the generators
+        # of users that hold a lease let go of it.
         for _ in range(TURNS_TO_CLOSE):
             await asyncio.sleep(0)
+        leave()
         raise
     finally:
         kept.close()

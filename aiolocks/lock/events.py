@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable
+from contextvars import Context
+from dataclasses import dataclass, field
 from logging import DEBUG
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from ..errors import LockTimeoutError, SessionClosedError
-from .statistics import Counters
+from . import together
+from .statistics import BOUNDS, Counters
+
+if TYPE_CHECKING:
+    from .._holders import HolderInfo
+    from .lease import Possession
 
 log = logging.getLogger("aiolocks.session")
 
-_HOOKS: Final = (
+HOOKS: Final = (
     "on_acquired",
     "on_waiting",
     "on_released",
@@ -23,6 +31,7 @@ _HOOKS: Final = (
     "on_renewed",
     "on_waited",
     "on_timeout",
+    "on_not_acquired",
     "on_upgraded",
     "on_downgraded",
     "on_shrunk",
@@ -36,7 +45,14 @@ _HOOKS: Final = (
     "on_left",
     "on_combined",
     "on_dropped",
+    "on_hit",
+    "on_tick",
+    "on_ran",
 )
+
+
+_WAITS_BY_NATURE: Final = ("leadership",)
+"""A candidate waits for as long as another one leads: that is no news."""
 
 
 @final
@@ -48,25 +64,36 @@ class LockEvent:
         kind: Kind of the lock, such as `"lock"`.
         name: Name of the lock. There may be very many names: think before you make it a label of a metric.
         fencing_token: Fencing token of the lease; None if there is none yet, and for `on_abandoned`.
-        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout`, `on_deadlock` and `on_admitted`:
-            how long it waited. For `on_refused`: after how long it would be admitted. For `on_renewed`: how
-            long it can be relied on. For `on_downgraded`, `on_shrunk`, `on_released`, `on_lost` and
-            `on_detached`: how long it was held. For `on_stolen`: how long the holder before had it, by the
-            server's clock. For `on_recalled`: how long its session has had it on the server. For
-            `on_combined`: how long the run of the batch took.
-        reason: For `on_lost`: the cause of the loss. For `on_stolen`: the holder before. For `on_waited`: how
-            the wait ended, `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`, `"closed"` or `"failed"`.
-            For `on_deadlock`: all tasks that are part of it, with the locks that they hold and wait for. For
-            `on_combined`: `"failed"` if the run has raised, `"again"` if its items then stay for another
-            attempt. For `on_dropped`: `"kept no longer"` or `"unreadable"`.
+        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout`, `on_not_acquired`, `on_deadlock`
+            and `on_admitted`: how long it waited. For `on_refused`: after how long it would be admitted. For
+            `on_renewed`: how long it can be relied on. For `on_downgraded`, `on_shrunk`, `on_released`,
+            `on_lost` and `on_detached`: how long it was held. For `on_stolen`: how long the holder before had
+            it, by the server's clock. For `on_recalled`: how long its session has had it on the server. For
+            `on_combined`: how long the run of the batch took. For `on_tick`: how late it is. For `on_ran`:
+            how long it ran.
+        reason: For `on_lost`: the cause of the loss. For `on_released`: empty, or `"unconfirmed"` if the
+            server did not confirm the release before the lease ended. For `on_stolen`: the holder before.
+            For `on_waited`: how the wait ended, `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`,
+            `"closed"` or `"failed"`. For `on_not_acquired`: the same without `"granted"`, and `"refused"` for
+            a single try. For `on_deadlock`: all tasks that are part of it, with the locks that they hold and
+            wait for. For `on_combined`: `"failed"` if the run has raised, `"again"` if its items then stay
+            for another attempt. For `on_dropped`: `"kept no longer"` or `"unreadable"`. For `on_ran`: the
+            outcome, as `TickRecord.outcome`. For `on_hit`: `"fresh"`, or `"due"` if the value is being
+            replaced.
         was: For `on_downgraded`: the kind of the lock before. For `on_upgraded`: the kind of the upgradable
             lease.
         cached: For `on_acquired`: the lease came without a request, because its session had kept it.
         interval: Lower and upper end of what the lease holds, as numbers. None for leases of other kinds than
             `RangeLock`.
         items: For `on_left`: how many items were left with the `Combiner`. For `on_combined`: how many items
-            the batch had. For `on_dropped`: how many were dropped.
+            the batch had. For `on_dropped`: how many were dropped. For `on_tick`: how many ticks were missed
+            before it.
         pressure: For `on_left`: how many items of the name wait now, or are being run.
+        lease: Stands for the lease in each of its events: it can be hashed, and is equal to no other one. It
+            does not keep the lease. None for events that have no lease, and for `on_abandoned`.
+        holders: For `on_waiting`, `on_acquired` and `on_not_acquired`: the holders that were in the way when
+            the wait began, or, if none was known then, when it ended. Empty unless a listener of the session
+            has an attribute `wants_holders` that is true: reading them takes time.
     """
 
     kind: str
@@ -79,60 +106,40 @@ class LockEvent:
     cached: bool = False
     items: int = 0
     pressure: int = 0
-
-
-class Leased(Protocol):
-    """A lease, as far as events tell of it."""
-
-    @property
-    def cached(self) -> bool:
-        """It came without a request."""
-        ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def fencing_token(self) -> int: ...
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """What it holds of a range, as users see it."""
-        ...
-
-    @property
-    def stop_reason(self) -> str: ...
-
-    def remaining(self) -> float:
-        """Seconds that the holder may still rely on."""
-        ...
+    lease: weakref.ref[Any] | None = field(default=None, compare=False, repr=False)
+    holders: tuple[HolderInfo, ...] = ()
 
 
 @final
 class Events:
-    """The one place through which everything passes that others may want to know of.
+    """The one place through which everything passes that listeners, the log and the counters may tell.
 
     A listener has any of the methods of the table in the reference, which take one `LockEvent`. None may be a
-    coroutine function: they are called in the middle of a step that must not be interrupted. An exception
-    that a listener raises is logged and harms nothing.
+    coroutine function: these methods are called in a step that must not be interrupted. Whatever a
+    listener raises is logged and harms nothing, also where it is no `Exception`, as a panic of an extension
+    in Rust. `SystemExit` and `KeyboardInterrupt` pass: then no lock stays held that no task gets.
+
+    What is told of a lease, or of a wait for one, is told in a copy of the context of its acquire, whichever
+    timer or reply has caused it: never in that context itself, which a listener may enter again by what it
+    does with the lease.
 
     Invariants, so that a listener that counts begins and ends comes back to zero:
     - each `waiting` is followed by one `waited`, however the wait ends;
     - each `acquired` is followed by one of `released`, `lost`, `detached` and `abandoned`, and what ends has
-      the kind that `acquired` or the last `downgraded` told of.
+      the kind that `acquired` or the last `downgraded` told of;
+    - each acquire that has begun ends with one of `acquired` and `not_acquired`, in the task that has asked.
 
     All of them are called in the event loop of the session. Events that the end of the session cuts short are
     not told.
     """
 
-    __slots__ = ("_hooks", "counters")
+    __slots__ = ("_hooks", "_told", "counters", "wants_holders")
 
     def __init__(self, listeners: Iterable[object]) -> None:
         self.counters: Final = Counters()
-        self._hooks: dict[str, list[Callable[[LockEvent], object]]] = {name: [] for name in _HOOKS}
+        self.wants_holders = False
+        self._told: set[Hashable] = set()
+        self._hooks: dict[str, list[Callable[[LockEvent], object]]] = {name: [] for name in HOOKS}
         if not isinstance(listeners, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"listeners must be several, as in [listener], not {type(listeners).__name__}")
         for listener in listeners:
@@ -151,39 +158,114 @@ class Events:
                 raise TypeError(f"{name} of a listener must be a plain method, not {hook!r}")
             hooks.append(hook)
         if not found:
-            raise TypeError(f"a listener has any of {', '.join(_HOOKS)}; {type(listener).__name__} has none")
+            some = ", ".join(HOOKS[:6])
+            raise TypeError(
+                f"a listener has any of {some} and the other methods that the reference lists; "
+                f"{type(listener).__name__} has none"
+            )
+        self.wants_holders = self.wants_holders or bool(getattr(listener, "wants_holders", False))
 
-    def waiting(self, kind: str, name: str) -> None:
-        log.debug("%s %r: waiting", kind, name)
-        if hooks := self._hooks["on_waiting"]:
-            _tell(hooks, LockEvent(kind=kind, name=name))
+    def tell(self, hook: str, event: LockEvent) -> None:
+        """An event of a lock that is not of a session, to each listener that has the method."""
+        _tell(self._hooks[hook], event)
 
-    def waits_long(self, kind: str, name: str, seconds: float, holders: str, endless: str) -> None:
+    def waiting(
+        self,
+        kind: str,
+        name: str,
+        holders: tuple[HolderInfo, ...] = (),
+        *,
+        context: Context | None = None,
+    ) -> None:
+        hooks = self._hooks["on_waiting"]
+        if hooks or log.isEnabledFor(DEBUG):
+            inside = within(context)
+            inside(log.debug, "%s %r: waiting", kind, name)
+            inside(_tell, hooks, LockEvent(kind=kind, name=name, holders=holders))
+
+    def waits_long(
+        self,
+        kind: str,
+        name: str,
+        seconds: float,
+        holders: str,
+        endless: str,
+        *,
+        more: bool,
+        context: Context | None = None,
+    ) -> None:
+        """`more`: other tasks of the session wait, too."""
+        inside = within(context)
         known = f": held {holders}" if holders else ""
-        why = f"; {endless}" if endless else ""
-        level = logging.WARNING if endless else logging.INFO
-        log.log(level, "%s %r: waiting for %.1f s%s%s", kind, name, seconds, known, why)
+        if endless:
+            inside(log.warning, "%s %r: waiting for %.1f s%s; %s", kind, name, seconds, known, endless)
+            return
+        inside(
+            together.tell,
+            log,
+            logging.DEBUG if kind in _WAITS_BY_NATURE else logging.INFO,
+            "%s %r: waiting for %.1f s%s",
+            *(kind, name, seconds, known),
+            name=f"{kind} {name!r}",
+            many="%d tasks are waiting for %s or more: %s",
+            why=f"{seconds:.1f} s",
+            more=more,
+        )
 
-    def waited(self, kind: str, name: str, seconds: float, reason: str) -> None:
+    def waited(
+        self, kind: str, name: str, seconds: float, reason: str, *, context: Context | None = None
+    ) -> None:
         if hooks := self._hooks["on_waited"]:
-            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=reason))
+            event = LockEvent(kind=kind, name=name, seconds=seconds, reason=reason)
+            within(context)(_tell, hooks, event)
 
-    def stuck(self, kind: str, name: str, reason: str) -> None:
-        log.warning("%s %r: a task waits for what no release can give it: %s", kind, name, reason)
+    def stuck(self, kind: str, name: str, reason: str, *, context: Context | None = None) -> None:
+        inside = within(context)
+        inside(log.warning, "%s %r: a task waits for what no release can give it: %s", kind, name, reason)
 
-    def deadlocked(self, kind: str, name: str, seconds: float, deadlock: str, *, log_it: bool) -> None:
+    def deadlocked(
+        self,
+        kind: str,
+        name: str,
+        seconds: float,
+        deadlock: str,
+        *,
+        log_it: bool,
+        context: Context | None = None,
+    ) -> None:
+        inside = within(context)
         if log_it:
-            log.warning("%s", deadlock)
+            inside(log.warning, "%s", deadlock)
         if hooks := self._hooks["on_deadlock"]:
-            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=deadlock))
+            inside(_tell, hooks, LockEvent(kind=kind, name=name, seconds=seconds, reason=deadlock))
 
     def no_deadlocks(self, reason: str) -> None:
         log.warning("deadlocks over several processes are not found now: %s", reason)
 
-    def timed_out(self, kind: str, name: str, seconds: float) -> None:
+    def first(self, what: Hashable) -> bool:
+        """Whether this is asked for the first time: of lines that a session logs once."""
+        if what in self._told:
+            return False
+        self._told.add(what)
+        return True
+
+    def hit(self, name: str, reason: str) -> None:
+        """A call of a single flight has got a value that was kept."""
+        if hooks := self._hooks["on_hit"]:
+            _tell(hooks, LockEvent(kind="singleflight", name=name, reason=reason))
+
+    def timed_out(self, kind: str, name: str, seconds: float, *, context: Context | None = None) -> None:
         self.counters.timeouts += 1
         if hooks := self._hooks["on_timeout"]:
-            _tell(hooks, LockEvent(kind=kind, name=name, seconds=seconds))
+            within(context)(_tell, hooks, LockEvent(kind=kind, name=name, seconds=seconds))
+
+    def not_acquired(
+        self, kind: str, name: str, seconds: float, reason: str, holders: tuple[HolderInfo, ...] = ()
+    ) -> None:
+        """An acquire has ended without a lease, after so long."""
+        if hooks := self._hooks["on_not_acquired"]:
+            event = LockEvent(kind=kind, name=name, seconds=seconds, reason=reason, holders=holders)
+            _tell(hooks, event)
 
     def admitted(self, kind: str, name: str, seconds: float) -> None:
         """By a rate limit, after so long."""
@@ -221,92 +303,191 @@ class Events:
         if hooks := self._hooks["on_dropped"]:
             _tell(hooks, LockEvent(kind=kind, name=name, items=items, reason=reason))
 
-    def acquired(self, lease: Leased, seconds: float) -> None:
-        self.counters.acquisitions += 1
-        self.counters.wait.add(seconds)
+    def ticked(self, fencing_token: int, kind: str, name: str, *, late: float, missed: int) -> None:
+        """A run of a schedule begins, so late; so many ticks before it were missed."""
+        if hooks := self._hooks["on_tick"]:
+            _tell(
+                hooks,
+                LockEvent(kind=kind, name=name, fencing_token=fencing_token, seconds=late, items=missed),
+            )
+
+    def ran(self, fencing_token: int | None, kind: str, name: str, outcome: str, *, seconds: float) -> None:
+        """A tick of a schedule has come to its end, also one that is found lost or is skipped."""
+        if hooks := self._hooks["on_ran"]:
+            _tell(
+                hooks,
+                LockEvent(kind=kind, name=name, fencing_token=fencing_token, seconds=seconds, reason=outcome),
+            )
+
+    def acquired(self, lease: Possession, seconds: float, holders: tuple[HolderInfo, ...] = ()) -> None:
+        counters = self.counters
+        counters.acquisitions += 1
+        waits = counters.wait  # as `add`
+        waits.counts[bisect_left(BOUNDS, seconds)] += 1
+        waits.total += seconds
         if log.isEnabledFor(DEBUG):
             log.debug("%s: acquired after %.3f s", _named(lease), seconds)
         if hooks := self._hooks["on_acquired"]:
-            _tell(hooks, _of(lease, seconds, cached=lease.cached))
+            _tell_holder(lease, hooks, _of(lease, seconds, cached=lease.cached, holders=holders))
 
-    def renewed(self, leases: Iterable[Leased]) -> None:
+    def renewed(self, leases: Iterable[Possession]) -> None:
         hooks = self._hooks["on_renewed"]
         if hooks or log.isEnabledFor(DEBUG):
             for lease in leases:
                 seconds = lease.remaining()
-                log.debug("%s: renewed, %.3f s left", _named(lease), seconds)
-                _tell(hooks, _of(lease, seconds))
+                inside = within(lease.context)
+                inside(log.debug, "%s: renewed, %.3f s left", _named(lease), seconds)
+                inside(_tell, hooks, _of(lease, seconds))
 
-    def stolen(self, lease: Leased, seconds: float, before: str) -> None:
+    def stolen(self, lease: Possession, seconds: float, before: str) -> None:
         """After `acquired`: by force, from the holder `before`, who had it for so long."""
         log.warning("%s %r was taken by force: it was %s", lease.kind, lease.name, before)
         if hooks := self._hooks["on_stolen"]:
-            _tell(hooks, _of(lease, seconds, before))
+            _tell_holder(lease, hooks, _of(lease, seconds, before))
 
-    def recalled(self, kind: str, name: str, fencing_token: int, seconds: float) -> None:
+    def recalled(
+        self, kind: str, name: str, fencing_token: int, seconds: float, *, context: Context | None = None
+    ) -> None:
         """Another session asks for a lease that this one has kept for so long."""
         self.counters.recalls += 1
-        log.debug("%s %r: another session asks for it, after %.3f s", kind, name, seconds)
+        inside = within(context)
+        inside(log.debug, "%s %r: another session asks for it, after %.3f s", kind, name, seconds)
         if hooks := self._hooks["on_recalled"]:
-            _tell(hooks, LockEvent(kind=kind, name=name, fencing_token=fencing_token, seconds=seconds))
+            event = LockEvent(kind=kind, name=name, fencing_token=fencing_token, seconds=seconds)
+            inside(_tell, hooks, event)
 
-    def doubted(self, lease: Leased, reason: str) -> None:
-        log.info("%s %r may be lost: %s", lease.kind, lease.name, reason)
-
-    def stopping(self, lease: Leased, reason: str) -> None:
-        log.warning("%s %r: its body is to stop: %s", lease.kind, lease.name, reason)
-
-    def outlasted(self, lease: Leased) -> None:
-        log.error(
-            "%s %r: its body has not ended, and its lease has: another holder may be at work beside it (%s)",
-            lease.kind,
-            lease.name,
-            lease.stop_reason,
+    def doubted(self, lease: Possession, reason: str, *, more: bool) -> None:
+        """`more`, as for the next three: the session has other leases, which may have the same reason."""
+        inside = within(lease.context)
+        inside(
+            together.tell,
+            log,
+            logging.INFO,
+            "%s %r may be lost: %s",
+            *(lease.kind, lease.name, reason),
+            name=_short(lease),
+            many="%d leases may be lost: %s: %s",
+            why=reason,
+            more=more,
         )
 
-    def upgraded(self, lease: Leased, seconds: float, was: str) -> None:
+    def stopping(self, lease: Possession, reason: str, *, more: bool) -> None:
+        inside = within(lease.context)
+        inside(
+            together.tell,
+            log,
+            logging.WARNING,
+            "%s %r: its body is to stop: %s",
+            *(lease.kind, lease.name, reason),
+            name=_short(lease),
+            many="the bodies of %d leases are to stop: %s: %s",
+            why=reason,
+            more=more,
+        )
+
+    def outlasted(self, lease: Possession, *, more: bool) -> None:
+        inside = within(lease.context)
+        inside(
+            together.tell,
+            log,
+            logging.ERROR,
+            "%s %r: its body has not ended, and its lease has: another holder may be at work beside it (%s)",
+            *(lease.kind, lease.name, lease.stop_reason),
+            name=_short(lease),
+            many="%d bodies have not ended, and their leases have: other holders may be at work beside them "
+            "(%s): %s",
+            why=lease.stop_reason,
+            more=more,
+        )
+
+    def upgraded(self, lease: Possession, seconds: float, was: str) -> None:
         """After `acquired`: the writer that an upgradable lease has become for a while."""
         if log.isEnabledFor(DEBUG):
             log.debug("%s: upgraded", _named(lease))
         if hooks := self._hooks["on_upgraded"]:
-            _tell(hooks, _of(lease, seconds, was=was))
+            _tell_holder(lease, hooks, _of(lease, seconds, was=was))
 
-    def shrunk(self, lease: Leased, seconds: float) -> None:
-        if log.isEnabledFor(DEBUG):
-            log.debug("%s: shrunk", _named(lease))
-        if hooks := self._hooks["on_shrunk"]:
-            _tell(hooks, _of(lease, seconds))
+    def shrunk(self, lease: Possession, seconds: float) -> None:
+        hooks = self._hooks["on_shrunk"]
+        if hooks or log.isEnabledFor(DEBUG):
+            inside = within(lease.context)
+            inside(log.debug, "%s: shrunk", _named(lease))
+            inside(_tell, hooks, _of(lease, seconds))
 
-    def downgraded(self, lease: Leased, seconds: float, was: str) -> None:
-        if log.isEnabledFor(DEBUG):
-            log.debug("%s: downgraded", _named(lease))
-        if hooks := self._hooks["on_downgraded"]:
-            _tell(hooks, _of(lease, seconds, was=was))
+    def downgraded(self, lease: Possession, seconds: float, was: str) -> None:
+        hooks = self._hooks["on_downgraded"]
+        if hooks or log.isEnabledFor(DEBUG):
+            inside = within(lease.context)
+            inside(log.debug, "%s: downgraded", _named(lease))
+            inside(_tell, hooks, _of(lease, seconds, was=was))
 
-    def released(self, lease: Leased, seconds: float) -> None:
-        self.counters.hold.add(seconds)
-        if log.isEnabledFor(DEBUG):
-            log.debug("%s: released after %.3f s", _named(lease), seconds)
-        if hooks := self._hooks["on_released"]:
-            _tell(hooks, _of(lease, seconds))
+    def released(self, lease: Possession, seconds: float) -> None:
+        holds = self.counters.hold  # as `add`
+        holds.counts[bisect_left(BOUNDS, seconds)] += 1
+        holds.total += seconds
+        if self._hooks["on_released"] or log.isEnabledFor(DEBUG):
+            inside = within(lease.context)
+            inside(log.debug, "%s: released after %.3f s", _named(lease), seconds)
+            inside(_tell, self._hooks["on_released"], _of(lease, seconds))
 
-    def lost(self, lease: Leased, seconds: float, reason: str) -> None:
+    def lost(self, lease: Possession, seconds: float, reason: str, *, more: bool, told: bool = True) -> None:
+        """`told`: in a line of its own, or of several; else at `DEBUG` only."""
         self.counters.losses += 1
         self.counters.hold.add(seconds)
-        log.warning("%s %r was lost after %.3f s: %s", lease.kind, lease.name, seconds, reason)
+        inside = within(lease.context)
+        line = "%s %r was lost after %.3f s: %s"
+        if told:
+            inside(
+                together.tell,
+                log,
+                logging.WARNING,
+                line,
+                *(lease.kind, lease.name, seconds, reason),
+                name=_short(lease),
+                many="%d leases were lost: %s: %s",
+                why=reason,
+                more=more,
+            )
+        else:
+            inside(log.debug, line, lease.kind, lease.name, seconds, reason)
         if hooks := self._hooks["on_lost"]:
-            _tell(hooks, _of(lease, seconds, reason))
+            inside(_tell, hooks, _of(lease, seconds, reason))
 
-    def detached(self, lease: Leased, seconds: float) -> None:
+    def unconfirmed(self, lease: Possession, seconds: float, *, level: int) -> None:
+        """Released in time, which the server did not confirm before the end of the lease: no loss."""
+        self.counters.releases_unconfirmed += 1
+        self.counters.hold.add(seconds)
+        inside = within(lease.context)
+        inside(
+            together.tell,
+            log,
+            level,
+            "%s %r was released after %.3f s, and Redis did not confirm that; its ttl frees it",
+            *(lease.kind, lease.name, seconds),
+            name=_short(lease),
+            many="%d leases were released, and Redis did not confirm that; their ttl frees them%s: %s",
+        )
+        if hooks := self._hooks["on_released"]:
+            inside(_tell, hooks, _of(lease, seconds, "unconfirmed"))
+
+    def detached(self, lease: Possession, seconds: float) -> None:
         if hooks := self._hooks["on_detached"]:
-            _tell(hooks, _of(lease, seconds))
+            within(lease.context)(_tell, hooks, _of(lease, seconds))
 
-    def abandoned(self, kind: str, name: str) -> None:
+    def abandoned(self, kind: str, name: str, *, context: Context | None = None) -> None:
         if hooks := self._hooks["on_abandoned"]:
-            _tell(hooks, LockEvent(kind=kind, name=name))
+            within(context)(_tell, hooks, LockEvent(kind=kind, name=name))
 
 
-def _of(lease: Leased, seconds: float, reason: str = "", was: str = "", *, cached: bool = False) -> LockEvent:
+def _of(
+    lease: Possession,
+    seconds: float,
+    reason: str = "",
+    was: str = "",
+    *,
+    cached: bool = False,
+    holders: tuple[HolderInfo, ...] = (),
+) -> LockEvent:
     return LockEvent(
         kind=lease.kind,
         name=lease.name,
@@ -316,10 +497,16 @@ def _of(lease: Leased, seconds: float, reason: str = "", was: str = "", *, cache
         was=was,
         interval=lease.interval,
         cached=cached,
+        lease=weakref.ref(lease),
+        holders=holders,
     )
 
 
-def _named(lease: Leased) -> str:
+def _short(lease: Possession) -> str:
+    return f"{lease.kind} {lease.name!r}"
+
+
+def _named(lease: Possession) -> str:
     """As lines of the log name it: for a range, with its interval."""
     text = f"{lease.kind} {lease.name!r}"
     if lease.interval is not None:
@@ -331,8 +518,37 @@ def _tell(hooks: list[Callable[[LockEvent], object]], event: LockEvent) -> None:
     for hook in hooks:
         try:
             hook(event)
-        except Exception:
-            log.exception("a listener failed: %r", hook)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a listener may raise anything, and an extension panics
+            together.tell(
+                log,
+                logging.ERROR,
+                "a listener failed: %r",
+                hook,
+                name=repr(event.name),
+                many="a listener failed %d times: %s: %s",
+                why=repr(hook),
+                error=error,
+            )
+
+
+def _tell_holder(lease: Possession, hooks: list[Callable[[LockEvent], object]], event: LockEvent) -> None:
+    """As `_tell`, in the task of the acquire, which has the lease only if this returns."""
+    try:
+        _tell(hooks, event)
+    except BaseException as error:
+        lease.give_back(f"a listener has raised {type(error).__name__}")
+        raise
+
+
+def within(context: Context | None) -> Callable[..., object]:
+    """Calls what is given, in a copy of that context; None: in the present one."""
+    return _here if context is None else context.copy().run
+
+
+def _here(function: Callable[..., object], *arguments: Any, **named: Any) -> object:
+    return function(*arguments, **named)
 
 
 def how_it_ended(error: BaseException | None) -> str:

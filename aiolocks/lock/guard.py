@@ -1,4 +1,4 @@
-"""A thread that sees that an event loop stands still before the leases of its tasks are over.
+"""A thread that notices that an event loop stands still, before the leases of the loop's tasks are over.
 
 A body that does not let the loop run keeps its own renewals from being sent, and cannot be cancelled either.
 So this is found out from outside of the loop: there is one thread for the whole process, which starts when
@@ -9,8 +9,8 @@ earlier. If it has not, its thread's stack is logged; with `guard="exit"` the pr
 
 Entering a lease costs one comparison. The thread looks at all leases when the first of them may need it, and
 after half of the shortest ttl at the latest. So a new lease needs the thread to look sooner only if its ttl
-is shorter than those that the thread knows: then it is woken. Renewals move ends to later times only; after
-`extend`, which may not, the lease is announced again.
+is shorter than the ttls that the thread knows: then the thread is woken. Renewals move ends to later times
+only; after `extend`, which may not, the lease is announced again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextvars import Context
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Final, final
+
+from .._tasks import empty_context
+from .events import within
 
 if TYPE_CHECKING:
     from .context import GuardMode
-    from .term import Term
+    from .lease import Term
+    from .renewal import Watch
 
 GUARD_MODES: Final = ("log", "exit", None)
 
@@ -43,7 +48,7 @@ Where it differs by more, the loop lives by a clock of its own, which no thread 
 _WRITING: Final = 0.025
 """Seconds for the log where nothing better is known."""
 _EARLY: Final = 0.001
-"""Seconds by which a look may come before its time: nobody is woken to the microsecond."""
+"""Seconds by which a look may come before its time: no thread is woken to the microsecond."""
 _SOON: Final = 0.005
 _SWITCH: Final = 0.0002
 """Seconds for which a thread keeps the interpreter while the log is written."""
@@ -52,30 +57,6 @@ _NAMED: Final = 5
 _NEVER: Final = float("inf")
 
 log = logging.getLogger("aiolocks.guard")
-
-
-class Watch(Protocol):
-    """The part of a watch over a lease that the guard reads; see `renewal`.
-
-    Attributes:
-        guarded: The term of the lease, if it is guarded.
-    """
-
-    guarded: Term | None
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-
-class Watches(Protocol):
-    """The watches of a session, read by another thread."""
-
-    def copy(self) -> Iterable[Watch]:
-        """As they are now, in one step of the interpreter."""
-        ...
 
 
 @final
@@ -87,13 +68,13 @@ class Ward:
     - a stall is told of once: the next time only after the loop has run again.
 
     Args:
-        watches: Of all leases that are held; those that have a `guarded` term count.
+        watches: Of all leases that are held; only watches with a `guarded` term count.
         exits: Whether the process is to end when the loop stands still.
     """
 
     __slots__ = ("__weakref__", "_asked_at", "_exits", "_loop", "_probing", "_thread", "_told", "_watches")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watches: Watches, *, exits: bool) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watches: set[Watch], *, exits: bool) -> None:
         self._loop = loop
         self._watches = watches
         self._exits = exits
@@ -105,7 +86,11 @@ class Ward:
     def enter(self, watch: Watch, term: Term) -> None:
         """A task has entered that lease, and relies on being cancelled when it is lost."""
         watch.guarded = term
-        if term.deadline - 2 * term.margin < _guard.looks_at:
+        # Twice the margin is half of the span at most, which is known sooner.
+        if (
+            term.deadline - _guard.looks_at < term.span / 2
+            and term.deadline - 2 * term.margin < _guard.looks_at
+        ):
             _guard.look_now()
 
     def again(self, watch: Watch) -> None:
@@ -149,7 +134,7 @@ class Ward:
             return
         try:
             self._probing = True
-            self._loop.call_soon_threadsafe(self._ran)
+            self._loop.call_soon_threadsafe(self._ran, context=empty_context())
             self._asked_at = now
         except RuntimeError:  # it was closed a moment ago
             self._probing = False
@@ -169,7 +154,7 @@ class Ward:
         self._told = True
         blocked.sort(key=lambda one: one[1])
         watch, left = blocked[0]
-        term = watch.guarded
+        term, context = watch.guarded, watch.claim.context
         # There is no other way to the stack of another thread.
         frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         leases = ", ".join(f"{one.label} {one.name!r}" for one, _ in blocked[:_NAMED])
@@ -178,6 +163,7 @@ class Ward:
         _write_within(
             _WRITING if term is None else term.margin / 2,
             _report,
+            context,
             f"the event loop has not run for {now - self._asked_at:.3f} s or more, "
             f"and the lease of {leases}{more} {ends}",
             frames.get(self._thread),
@@ -195,7 +181,7 @@ class Ward:
         return "" if task is None else f" in task {task.get_name()!r}"
 
 
-def ward(loop: asyncio.AbstractEventLoop, watches: Watches, mode: GuardMode) -> Ward | None:
+def ward(loop: asyncio.AbstractEventLoop, watches: set[Watch], mode: GuardMode) -> Ward | None:
     """The ward of a new session of the loop that runs; None if nothing must or can be guarded."""
     if mode is None or abs(time.monotonic() - loop.time()) > _FOREIGN_CLOCK:
         return None
@@ -204,10 +190,11 @@ def ward(loop: asyncio.AbstractEventLoop, watches: Watches, mode: GuardMode) -> 
     return made
 
 
-def _report(what: str, frame: FrameType | None, task: str, *, exits: bool) -> None:
+def _report(context: Context | None, what: str, frame: FrameType | None, task: str, *, exits: bool) -> None:
     stack = "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
     ending = f"; the process ends now, with status {EXIT_STATUS}" if exits else ""
-    log.error("%s%s. This blocks it%s (most recent call last):\n%s", what, ending, task, stack)
+    inside = within(context)
+    inside(log.error, "%s%s. This blocks it%s (most recent call last):\n%s", what, ending, task, stack)
 
 
 def _write_within(seconds: float, write: Callable[..., None], *what: object, exits: bool) -> None:
@@ -247,12 +234,12 @@ class _Guard:
 
     def look_now(self) -> None:
         """Called in any thread."""
-        self.looks_at = -_NEVER  # others need not ring as well
+        self.looks_at = -_NEVER  # other threads need not ring as well
         self._bell.put(None)
         if self._to_start.acquire(blocking=False):
             thread = threading.Thread(target=self._run, name="aiolocks-guard", daemon=True)
             try:
-                thread.start()
+                empty_context().run(thread.start)  # where threads have the context of who starts them
             except RuntimeError as error:
                 log.warning("the guard is off, because it cannot start its thread: %s", error)
 

@@ -12,21 +12,23 @@ from .._holders import HolderInfo
 if TYPE_CHECKING:
     from ..transport import Refused
     from ..transport.commands.snapshots import Holder
-    from .claim import Claim
-    from .queue import Holder as HeldHere
+    from .lease import Claim, Possession
 
 _ID_LENGTH: Final = 12
 
 
-def holder_info(kind: str, holder: Holder, now_us: int, described: dict[str, Any]) -> HolderInfo:
+def holder_info(
+    kind: str, holder: Holder, now_us: int, described: dict[str, Any], *, since: float = 0.0
+) -> HolderInfo:
+    """The holder as the server had it at its time `now_us`, `since` seconds ago; if it is the holder yet."""
     # The fencing token is the server's time, unless that clock has been set back since.
     granted = holder.fencing_token if (holder.fencing_token or now_us + 1) <= now_us else None
     return HolderInfo(
         lease_id=lease_id(holder.tokens[0]),
         fencing_token=holder.fencing_token,
-        remaining=None if holder.left_ms is None else holder.left_ms / 1000,
+        remaining=None if holder.left_ms is None else max(0.0, holder.left_ms / 1000 - since),
         held_since=None if granted is None else granted / 1e6,
-        held_for=None if granted is None else (now_us - granted) / 1e6,
+        held_for=None if granted is None else (now_us - granted) / 1e6 + since,
         permits=holder.permits,
         depth=holder.depth,
         mode=holder.mode,
@@ -90,17 +92,22 @@ def _finite(text: str) -> float:
 _DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
-def told_by(kind: str, claim: Claim, refused: Refused) -> tuple[HolderInfo, ...]:
-    """The holders named by the refusal of that claim, each once, in the order in which they were granted."""
+def told_by(kind: str, claim: Claim, refused: Refused, now: float) -> tuple[HolderInfo, ...]:
+    """The holders named by the refusal of that claim, each once, in the order in which they were granted.
+
+    The refusal may be old: a server that hangs, or a slot that moves, gives no other answer. So the times are
+    of now.
+    """
     now_us = int(refused.told[0]) if refused.told else 0
+    since = max(0.0, now - refused.heard)
     holders = {holder.tokens: holder for holder in claim.commands.holders(refused)}
     return tuple(
-        holder_info(kind, holder, now_us, described_in(holder.metadata) or {})
+        holder_info(kind, holder, now_us, described_in(holder.metadata) or {}, since=since)
         for holder in sorted(holders.values(), key=lambda one: one.fencing_token or 0)
     )
 
 
-def held_here(claim: Claim, possession: HeldHere | None, now: float) -> HolderInfo:
+def held_here(claim: Claim, possession: Possession | None, now: float) -> HolderInfo:
     """The holder of a lock that a task of this very session holds."""
     described = described_in(claim.metadata.encode()) or {}
     if possession is None:  # it was granted a moment ago, and its task has not run since

@@ -13,47 +13,482 @@ last, plus the ttl, less a drift of 1 % and 2 ms. When Redis is silent, this clo
 With a `grace`, the body is told to stop that long before the deadline, and unwinds while the lease is still
 held. The lease is renewed meanwhile if the server answers, which does not call the body back.
 
-Cancelling the body of an `async with`, and telling that cancellation from everybody else's: the bookkeeping
-is that of `asyncio.timeout`. The task's count of cancellation requests is remembered on entry; a cancellation
-of our own is taken back on exit, and only when nobody else's is left does the CancelledError become our
-error.
+A lost lease cancels the body of an `async with`, and must tell its own cancellation from any other one.
+The bookkeeping is that of `asyncio.timeout`. The task's count of cancellation requests is remembered on
+entry, and our own cancellation is taken back on exit. Only when no other request is left does the
+CancelledError become our error.
 
 Up to Python 3.12 the count alone does not tell that: a `TaskGroup` that has failed after its body had ended
-leaves it raised, although nobody cancels the task. Where it was raised before our own cancellation, the
-CancelledError itself decides: ours is known by its message, and one that others have caused stands in its
-context.
+leaves the count raised, although no code cancels the task. Where the count was raised before our own
+cancellation, the CancelledError itself decides: ours is known by its message, and a CancelledError that other
+code has caused stands in its context.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextvars
 import enum
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
+from weakref import ref
 
-from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError
-from ..transport import Call, Command, Fault, Kept, Released, Stolen, clocks
-from .clock import milliseconds
+from .._tasks import empty_context
+from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError, SessionClosedError
+from ..transport import (
+    Answer,
+    Fault,
+    Granted,
+    Kept,
+    Listener,
+    Refused,
+    Released,
+    Request,
+    Stolen,
+    clocks,
+    ignore,
+)
+from ..transport.answers import FREED_ALONE
+from ..transport.commands.base import NameSteps
+from . import process
+from .backoff import SILENT
+from .blocks import told_at_exit
+from .clock import dependable, milliseconds
+from .events import how_it_ended
+from .inside import FEW, INSIDE, nested
 from .misuse import AsyncOnly
 from .notes import note
-from .open_blocks import told_at_exit
-from .options import SHORTEST_TTL, Metadata, Seconds, check_at_least, check_grace, seconds, user_metadata
+from .options import (
+    NO_METADATA,
+    SHORTEST_TTL,
+    Metadata,
+    Seconds,
+    check_at_least,
+    check_grace,
+    seconds,
+    user_metadata,
+)
 from .process import current_pid
+from .queue import Gate
 from .shield import LONGEST_DELAY, hold_up, wait_shielded
-from .term import Term
+from .waiter import Attempt, FirstAsk, Waiter
 
 if TYPE_CHECKING:
     from .._holders import HolderInfo
-    from ..transport import Granted
-    from .claim import Claim
+    from ..transport.commands.waits import Wanted
     from .context import Context
     from .options import Options
-    from .queue import Gate
+    from .renewal import Watch
+
+
+# -- The deadline of a lease and the time of its next renewal: arithmetic, and nothing else.
+
+
+NEVER: Final = float("inf")
+
+_RENEWALS_PER_TTL: Final = 3
+_GRID: Final = 32
+"""Renewals fall on a grid of ttl / 32, so that the renewals of many leases leave in one write."""
+_MARGIN: Final = 0.05
+"""Seconds before its end, at least, at which the event loop must have run."""
+_SHARE: Final = 0.05
+"""The same as a share of the ttl."""
+_TOGETHER: Final = 0.01
+"""Seconds in which first questions are gathered, so that they leave in one write."""
+_RETRY: Final = 0.02
+"""Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
+_SUSPENDED: Final = 0.05
+"""Seconds by which the loop's clock may fall behind the one that goes on while the machine is suspended: more
+are a suspension."""
+_PATIENCE: Final = 1.0
+"""Seconds after which a renewal that was not answered leaves the lease in doubt; less for a short ttl."""
+
+
+@final
+class Term:
+    """The times of one lease, all of the loop's clock.
+
+    Invariant: `deadline` is never later than the end of the lease on the server, if both clocks run alike.
+
+    Args:
+        sent: When the granted request was sent: right before that, not when its reply came.
+        ttl: Seconds that each renewal asks for.
+        max_hold: Seconds after which it ends whatever renewals could do.
+        grace: Seconds before its end at which its body is to stop.
+        ahead: Seconds by which the loop's clock is behind the one that goes on while the machine is
+            suspended, as of then.
+
+    Attributes:
+        doubted: Its last renewal has had no answer yet, or an error for an answer.
+        stopping: The body was told to stop.
+        span: Seconds that were asked for last.
+    """
+
+    _retries = 0
+    at_limit = False  # the server's ttl reaches to the end of max_hold
+    doubted = False
+    stopping = False
+    deadline: float
+    renewal_due: float
+
+    def __init__(
+        self,
+        sent: float,
+        *,
+        ttl: float,
+        max_hold: float | None,
+        auto_renew: bool,
+        grace: float = 0.0,
+        ahead: float = 0.0,
+    ) -> None:
+        self._auto_renew = auto_renew
+        self.grace = grace
+        self.ttl = ttl
+        if max_hold is None:
+            self._end = NEVER
+            self.span = ttl
+        else:
+            self._end = sent + max_hold
+            self.span = self.ttl_at(sent)
+        self.confirmed(sent, ahead=ahead)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the ttl to ask for depends on when."""
+        return self._end < NEVER
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it does not end by itself."""
+        return self._auto_renew and not self.limited
+
+    @property
+    def renews(self) -> bool:
+        """Whether a renewal moves its end."""
+        return self._auto_renew and not self.at_limit
+
+    def moment(self, now: float, steady: float) -> float:
+        """Loop time, had the loop's clock gone on while the machine was suspended.
+
+        Args:
+            now: The time of the loop's clock.
+            steady: The time of the other one.
+        """
+        steady -= self.ahead
+        return steady if steady > now else now  # noqa: FURB136 - asked often, and `max` takes longer
+
+    def ask_by(self, moment: float) -> None:
+        """The server must be asked by then: together with other leases of about the same time."""
+        self.renewal_due = min(self.renewal_due, (moment // _TOGETHER + 1) * _TOGETHER)
+
+    def ask_at(self, moment: float) -> None:
+        """The server must be asked then."""
+        self.renewal_due = moment
+
+    @property
+    def next_end(self) -> float:
+        """When the body is to stop, as things stand; once it was told so, when the lease ends."""
+        return self.deadline if self.stopping else self.deadline - self.grace
+
+    @property
+    def due(self) -> float:
+        """When there is something to do next."""
+        end = self.deadline if self.stopping else self.deadline - self.grace
+        return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
+
+    @property
+    def margin(self) -> float:
+        """Seconds before the end at which the event loop must have run."""
+        return min(max(_MARGIN, _SHARE * self.span), self.span / 4)
+
+    def ttl_at(self, sent: float) -> float:
+        """The ttl to ask for at that time: never past `max_hold`."""
+        if self._end == NEVER:
+            return self.ttl
+        return max(0.001, min(self.ttl, self._end - sent))
+
+    def asks(self, now: float) -> float:
+        """The ttl that a request of that time asks for."""
+        self.span = ttl = self.ttl_at(now)
+        return ttl
+
+    def next_look(self, asked: float) -> float:
+        """When to look again at a renewal that was sent then, unless it is answered before."""
+        return min(asked + min(_PATIENCE, self.ttl / 6), self.next_end)
+
+    def confirmed(self, sent: float, *, ahead: float) -> None:
+        """The server has it for the ttl that was asked for last, counted from before the request was sent.
+
+        Args:
+            sent: Loop time right before that.
+            ahead: As for a new one.
+        """
+        if self.doubted or self._retries:
+            self.doubted = False
+            self._retries = 0
+        self.ahead = ahead
+        end = sent + dependable(self.span)
+        if self._end == NEVER:
+            self.deadline = end
+        else:
+            self.deadline = min(end, self._end)
+            self.at_limit = sent + self.span >= self._end - 0.001
+        if self.at_limit or not self._auto_renew:
+            self.renewal_due = NEVER
+        else:
+            grid = self.ttl / _GRID
+            self.renewal_due = (sent + self.ttl / _RENEWALS_PER_TTL) // grid * grid
+
+    def confirmed_with(self, other: Term) -> None:
+        """As `confirmed`, at the moment of the other one, of the same ttl; neither has a `max_hold`."""
+        self.doubted = False
+        self.ahead = other.ahead
+        self._retries = 0
+        self.deadline = other.deadline
+        self.renewal_due = other.renewal_due
+        self.span = other.span
+
+    def retry(self, now: float) -> None:
+        """A renewal failed: soon again, at first."""
+        self.renewal_due = now + min(_RETRY * 2**self._retries, self.ttl / 12)
+        self._retries = min(self._retries + 1, 16)
+
+    def change(self, now: float, ttl: float) -> None:
+        """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
+        self.ttl = ttl
+        self.span = self.ttl_at(now)
+        self.deadline = min(self.deadline, now + dependable(self.span))
+        self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
+        if self._auto_renew and not self.at_limit:
+            self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)
+
+    def move(self, seconds: float) -> None:
+        """The loop's clock did not count that many seconds."""
+        self.ahead += seconds
+        self._end -= seconds
+        self.deadline -= seconds
+        self.renewal_due -= seconds
+
+    def why_grace(self, left: float) -> str:
+        """The reason why the body must stop, with `left` seconds left."""
+        if self.at_limit:
+            why = "max_hold passes"
+        elif self._auto_renew:
+            why = "its last renewal was not confirmed, and its ttl passes"
+        else:
+            why = "auto_renew is off, and its ttl passes"
+        return f"`grace` began: {why} in {left:.3f} s"
+
+    def why_over(self, *, stalled: float, suspended: float = 0.0) -> str:
+        """The reason when the deadline has passed.
+
+        Args:
+            stalled: Seconds in which the event loop did not run.
+            suspended: Seconds in which the machine did not; it takes some to count.
+        """
+        if self.at_limit:
+            return "max_hold has passed"
+        if not self._auto_renew:
+            return "its ttl passed, and auto_renew is off"
+        if suspended > _SUSPENDED:
+            return f"the machine was suspended for {suspended:.1f} s"
+        if stalled:
+            return f"the event loop did not run for {stalled:.1f} s or more"
+        return "its ttl passed without a confirmed renewal"
+
+
+# -- What is wished for or had: how the tasks of a session queue, and the possession that a token stands for.
+
+
+@final
+@dataclass(slots=True, kw_only=True, eq=False)
+class QueuePolicy:
+    """How waiters of one session share a lock.
+
+    Attributes:
+        exclusive: One of them has it: while a task of this session holds it, no other task of it asks.
+        strict: First come, first served over all sessions: each waiter has a seat of its own in the queue.
+        quiet: Other processes need not know of a hand-over within this session: the release wakes no waiter.
+            The request of the next waiter of this session follows right after it, and wakes one if it is
+            refused.
+        together: The waiters enter at the same time, once one of them has entered. Else a release hands over
+            to the next waiter of this session: the waiter's request follows right after the release.
+        silence: Seconds after which a waiter asks although it is told when it may enter: a refusal for
+            another reason is not told.
+    """
+
+    exclusive: bool = False
+    strict: bool = False
+    together: bool = False
+    quiet: bool = False
+    silence: float = SILENT
+
+    @property
+    def yields(self) -> bool:
+        """Whether waiters of this session let a waiter go first that was woken in another process.
+
+        In a strict queue the server sees to that.
+        """
+        return self.quiet and not self.strict
+
+    @property
+    def stays(self) -> bool:
+        """Whether its place in the queue is kept for the next waiters of this session."""
+        return self.strict or self.together
+
+
+SIMPLE: Final = QueuePolicy(exclusive=True, quiet=True)
+
+
+@final
+class Resource:
+    """The thing that a lock describes, in one session.
+
+    Attributes:
+        commands: How it is asked for.
+        gate_key: The tasks of a session that ask for things of one gate key stand in one queue.
+        policy: How these tasks stand to each other.
+    """
+
+    __slots__ = ("commands", "gate_key", "policy")
+
+    def __init__(self, commands: NameSteps, gate_key: Hashable, policy: QueuePolicy = SIMPLE) -> None:
+        self.commands = commands
+        self.gate_key = gate_key
+        self.policy = policy
+
+    def nobody(self, seat: str = "") -> Claim:
+        """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
+        return Claim(self.commands, seat, "", 1000)
+
+
+class Claim:
+    """One possession under its token, wished for or had.
+
+    Args:
+        metadata: The metadata of the lease, as JSON.
+        at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
+        seized: It is taken from its holder; called with each answer, also a late one to a caller that left.
+        context: The context of the acquire, for what is told of it.
+
+    Attributes:
+        context: The same; None once there is nothing more to tell. It has the variables of a request.
+    """
+
+    __slots__ = ("_seized", "_ttl_ms", "at_least_ms", "commands", "context", "metadata", "token")
+
+    @property
+    def given(self) -> int:
+        """The fencing token of the lease, where the server has another one for it; else 0."""
+        return 0
+
+    def __init__(
+        self,
+        commands: NameSteps,
+        token: str,
+        metadata: str,
+        ttl_ms: int,
+        *,
+        at_least_ms: int = 0,
+        seized: Callable[[Claim, Answer], Answer] | None = None,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self._seized = seized
+        self.commands = commands
+        self.context = context
+        self.metadata = metadata
+        self._ttl_ms = ttl_ms  # the ttl of the last request
+        self.at_least_ms = at_least_ms
+        self.token = token
+
+    @property
+    def owner(self) -> str:
+        return self.commands.owner(self.token)
+
+    @property
+    def nests(self) -> bool:
+        return self.commands.nests
+
+    def excluded_by(self, own: Sequence[Claim], refused: Refused) -> bool:
+        """Whether these possessions exclude it for as long as they are held, as a refusal shows."""
+        theirs = [(claim.commands, claim.token) for claim in own]
+        return self.commands.excluded_by(theirs, refused)
+
+    def endless(self, refused: Refused | None, prefix: str) -> str:
+        """That a key has lost its ttl, and what frees it, if a refusal tells of that; else empty."""
+        name = "" if refused is None else self.commands.endless(refused)
+        if not name:
+            return ""
+        from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
+
+        return without_ttl(name, prefix, self.commands.freed_on)
+
+    def wanted(self) -> Wanted | None:
+        return self.commands.wanted()
+
+    def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
+        self._ttl_ms = ttl_ms
+        if self._seized is not None:
+            return self._seizing(self._seized, ttl_ms)
+        return self.commands.acquire(self.token, ttl_ms, self.metadata, standing)
+
+    def _seizing(self, seized: Callable[[Claim, Answer], Answer], ttl_ms: int) -> Request[Answer]:
+        command = self.commands.steal(self.token, ttl_ms, self.metadata)
+        read = command.parse
+
+        def parse(raw: Any) -> Answer:
+            return seized(self, read(raw))
+
+        command.parse = parse
+        return command
+
+    def listener(self) -> Listener | Request[int]:
+        return self.commands.listener(self.token)
+
+    def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
+        """`watch`: the server is to tell of what changes after it; `changed`: it has told just now."""
+        self._ttl_ms = ttl_ms
+        renew = self.commands.renew_changed if changed else self.commands.renew
+        command = renew(self.token, ttl_ms)
+        if watch:
+            self.commands.watch(command)
+        return command
+
+    def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
+        """Takes back a grant at once: nothing was run under it."""
+        return self.commands.release(self.token, self._ttl_ms, ring=ring, leave=leave)
+
+    def end(self, *, ring: bool = True) -> Request[Released]:
+        """Lets go after something was run under it."""
+        if not self.at_least_ms:
+            return self.commands.release(self.token, self._ttl_ms, ring=ring)
+        return self.commands.end(self.token, self._ttl_ms, self.at_least_ms, ring=ring)
+
+    def settle(self) -> Request[None] | None:
+        """Before it is handed over: nothing may be created for its token any more. None if nothing can be."""
+        return self.commands.settle(self.token, self._ttl_ms)
+
+    def annotate(self, fields: Mapping[str, Any]) -> Request[bool]:
+        """Changes these fields of what stands beside it; the other fields stay."""
+        self.metadata = json.dumps({**json.loads(self.metadata), **fields}, separators=(",", ":"))
+        return self.commands.annotate(self.token, self.metadata)
+
+    def owned(self, *, watch: bool = False) -> Request[bool]:
+        """`watch`: as of a renewal."""
+        command = self.commands.owned(self.token)
+        if watch:
+            self.commands.watch(command)
+        return command
+
+
+# -- The grant, its body, its release.
 
 
 class LeaseState(enum.Enum):
@@ -90,69 +525,12 @@ RELEASED: Final = End(LeaseState.RELEASED, "it was released")
 DETACHED: Final = End(LeaseState.DETACHED, "it was detached")
 
 
-class Asked(Protocol):
-    """A lock in a session, as its acquires and its leases see it; see `Binding`.
-
-    Attributes:
-        gate: Where those of the session queue that want the same thing.
-        label: Its kind, as messages call it.
-    """
-
-    @property
-    def engine(self) -> Context: ...
-
-    @property
-    def gate(self) -> Gate: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def options(self) -> Options: ...
-
-
-class Watching(Protocol):
-    """What keeps a lease renewed, as the lease calls it; see `renewal`."""
-
-    label: str
-
-    def confirmed(self, possession: Any, call: Call[Any], /) -> None:
-        """The server has it, by the renewal that was made last."""
-        ...
-
-    def drop_renewal(self) -> None:
-        """The answer to the request under way does not count any more."""
-        ...
-
-    def end(self) -> None:
-        """Nothing more is sent for the lease, nor heard of it."""
-        ...
-
-    def remade(self, possession: Any, /) -> Callable[[], Command[Kept]] | None:
-        """What makes a renewal when it is written, where its ttl depends on when that is."""
-        ...
-
-    def renewal_now(self, possession: Any, /, *, hears: bool) -> Command[Kept]:
-        """A renewal; `hears`: whether the server tells of changes."""
-        ...
-
-
 _COUNTS_TRULY: Final = sys.version_info >= (3, 13)
 """Whether the count of cancellation requests goes back to what it was when a `TaskGroup` has ended."""
 
 
-@final
 class BodyScope:
-    """One entered body.
+    """One entered body: that of a possession, or another one that has a limit.
 
     Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
 
@@ -162,7 +540,8 @@ class BodyScope:
     Attributes:
         ended: The exit is over, with its release.
         left: The body has ended.
-        told: The body was cancelled from here.
+        task: The task that has entered; None: no task has.
+        told: The body was cancelled by this object.
     """
 
     _before = 0  # the count right before our own cancellation
@@ -170,8 +549,13 @@ class BodyScope:
     ended = False
     left = False
     told = False
+    task: Any = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
+        self.begin_body(loop, cancels=cancels)
+
+    def begin_body(self, loop: asyncio.AbstractEventLoop, *, cancels: bool) -> asyncio.Task[Any]:
+        """The running task enters the body. Returns that task."""
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError(
@@ -181,6 +565,7 @@ class BodyScope:
         self.task = task
         self._cancels = cancels
         self._at_entry = task.cancelling()
+        return task
 
     @property
     def entered_here(self) -> bool:
@@ -199,15 +584,20 @@ class BodyScope:
 
     @property
     def cancelled_by_others(self) -> bool:
-        """Whether others may have cancelled the body, once it was left.
+        """Whether other code may have cancelled the body; asked once the body was left.
 
-        Up to Python 3.12, a task group that has failed in it looks so, too.
+        Up to Python 3.12, a task group that has failed in the body looks so, too.
         """
-        return self.task.cancelling() > self._at_entry
+        return bool(self.task.cancelling() > self._at_entry)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this object or, where the count tells that, other code has cancelled the body."""
+        return self.told or (_COUNTS_TRULY and self.cancelled_by_others)
 
     @property
     def cancelled_since(self) -> bool:
-        """Whether others have cancelled the body after it was told from here, once it was left."""
+        """Whether other code has cancelled the body after this object did; asked once the body was left."""
         return self.told and self.task.cancelling() > self._before
 
     def cancel(self, why: str) -> None:
@@ -218,19 +608,19 @@ class BodyScope:
         # A body that has found the loss itself is told by an exception. A cancellation now would wait for its
         # next suspension, wherever that is; if it goes on regardless, it is cancelled then.
         if self.entered_here or count > self._at_entry:
-            self._loop.call_soon(self._cancel_when_quiet, why, count)
+            self._loop.call_soon(self._cancel_when_quiet, why, count, context=empty_context())
         else:
             self._cancel(why)
 
     def _cancel_when_quiet(self, why: str, count: int) -> None:
-        """Cancels once nobody else has done so for a whole turn of the loop.
+        """Cancels once no other code has done so for a whole turn of the loop.
 
         A cancellation that was requested before and not delivered yet would be delivered as ours, if we
         came between: of two requests for a task that is about to run, asyncio keeps the last message.
         """
         now = self.task.cancelling()
         if now > count and not self.left:
-            self._loop.call_soon(self._cancel_when_quiet, why, now)
+            self._loop.call_soon(self._cancel_when_quiet, why, now, context=empty_context())
         else:
             self._cancel(why)
 
@@ -251,7 +641,7 @@ class BodyScope:
             return False
         self._notice.settled = True
         count = self.task.uncancel()
-        # In another task, an end by cancellation is that other task's.
+        # Where another task leaves the body, a cancellation is that task's own.
         if not isinstance(exc, asyncio.CancelledError) or not self.entered_here:
             return False
         if count <= self._at_entry:
@@ -259,10 +649,10 @@ class BodyScope:
         return not _COUNTS_TRULY and count <= self._before and self._alone_caused(exc)
 
     def _alone_caused(self, error: BaseException) -> bool:
-        """Whether our own cancellation is in it, and no earlier one that others may have requested.
+        """Whether our own cancellation is in it, and no earlier one that other code may have requested.
 
-        Later ones do not count: nobody has requested any that was not taken back, and the body may have
-        caught ours and raised another one.
+        Later ones do not count: each request for one was taken back, and the body may have caught ours and
+        raised another one.
         """
         found = False
         converted: BaseException | None = None
@@ -276,7 +666,7 @@ class BodyScope:
                     found = True
                 elif found and at is not converted and not (isinstance(notice, _Notice) and notice.settled):
                     return False
-            # A time limit has taken back the one that it has turned into this.
+            # A time limit has taken back the cancellation that it has turned into this error.
             converted = at.__cause__ if isinstance(at, TimeoutError) else None
             at = at.__context__
         return found
@@ -305,7 +695,7 @@ _MARK: Final = "aiolocks-lease-1."
 @final
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Enough to take a lease up elsewhere. As secret as the token in it.
+    """Enough to take a lease up in another session or process. As secret as the token in it.
 
     Attributes:
         at_least_ms: For how long after the grant the name stays taken, wherever the lease ends.
@@ -347,6 +737,7 @@ class Handle:
                 or min(handle.at_least_ms, handle.number) < 0
             ):
                 raise ValueError
+            handle.token.encode()  # else no request could carry it, among the requests of other tasks
         except (ValueError, TypeError, RecursionError):
             raise ValueError("this is not a handle that detach() gave: give that str, unchanged") from None
         if (handle.kind, handle.name) != (kind, name):
@@ -357,7 +748,6 @@ class Handle:
         return f"<Handle of {self.kind} {self.name!r}>"
 
 
-@final
 class Releasing:
     """Sends a release until the server confirms it or its time has passed.
 
@@ -370,8 +760,11 @@ class Releasing:
         corked: Something follows that is to leave in the same write.
     """
 
-    _call: Call[Released] | None = None
+    _call: Request[Released] | None = None
+    _on_end: Callable[[Releasing], None] | None = None
     _repeated = False
+    _waiters: list[asyncio.Future[None]] | None = None
+    engine: Context
     fault: Fault | None = None
     freed = False
     overtaken = False  # the next request came before: the server did not know the script
@@ -381,56 +774,69 @@ class Releasing:
     def __init__(
         self,
         engine: Context,
-        command: Command[Released],
+        command: Request[Released],
         *,
         until: float,
         on_end: Callable[[Releasing], None] | None = None,
         corked: bool = False,
     ) -> None:
-        self._engine = engine
-        self._command = command
-        self._until = until
+        self.engine = engine
         self._on_end = on_end
-        self._followed = corked
-        self._waiters: list[asyncio.Future[None]] | None = []
-        self._call = Call(command, self._replied, self._failed, until=until, on_late=engine.wake_own)
-        engine.send(self._call, corked=corked)
+        self.send(command, until=until, corked=corked)
 
-    def ended(self) -> asyncio.Future[None]:
-        """A future of its own for each who waits for the end."""
-        waiter: asyncio.Future[None] = self._engine.loop.create_future()
+    def send(self, command: Request[Released], *, until: float, corked: bool) -> None:
+        """It begins."""
+        engine = self.engine
+        self._until = until
+        self._followed = corked
+        self._waiters = []
+        # As `Request.ask`.
+        command.on_reply = self._replied
+        command.on_fault = self._failed
+        command.until = until
+        command.on_late = engine.wake_own
+        self._call = command
+        engine.send(command, corked=corked)
+
+    def until_ended(self) -> asyncio.Future[None]:
+        """A future of its own for each task that waits for the end."""
+        waiter: asyncio.Future[None] = self.engine.loop.create_future()
         if self._waiters is None:
             waiter.set_result(None)
         else:
             self._waiters.append(waiter)
         return waiter
 
-    def _send_again(self) -> None:
-        wake_own = self._engine.wake_own
-        self._call = Call(self._command, self._replied, self._failed, until=self._until, on_late=wake_own)
-        self._engine.send(self._call)
+    def _send_again(self, sent: Request[Released]) -> None:
+        wake_own = self.engine.wake_own
+        self._call = sent.again().ask(self._replied, self._failed, until=self._until, on_late=wake_own)
+        self.engine.send(self._call)
 
     def _replied(self, released: Released) -> None:
         call, self._call = self._call, None
         assert call is not None
+        # A round of a quorum knows it for longer, and must not know this object.
+        call.on_reply = call.on_fault = ignore
         self.freed = released.freed or self._repeated or call.unconfirmed
-        self.rung = released.rung
-        if released.thief:
-            self.thief = released.thief
+        if released is not FREED_ALONE:
+            self.rung = released.rung
+            if released.thief:
+                self.thief = released.thief
         if self._followed and call.as_eval:
             self.overtaken = True
         self._finish()
-        if released.rung:
-            self._engine.wake_own(released)
+        if self.rung:
+            self.engine.wake_own(released)
 
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
         assert call is not None
+        call.on_reply = call.on_fault = ignore  # as above
         self._repeated = self._repeated or call.unconfirmed
-        pause = self._engine.settings.backoff.maximum
-        in_time = self._engine.now() + pause < self._until
-        if in_time and fault.transient and not self._engine.closed:
-            self._engine.loop.call_later(pause, self._send_again)
+        pause = self.engine.settings.backoff.maximum
+        in_time = self.engine.now() + pause < self._until
+        if in_time and fault.transient and not self.engine.closed:
+            self.engine.loop.call_later(pause, self._send_again, call, context=empty_context())
         else:
             self.fault = fault
             self._finish()
@@ -438,14 +844,19 @@ class Releasing:
     def _finish(self) -> None:
         # Nothing may refer back to this object: leases must be freed without the garbage collector.
         waiters, self._waiters = self._waiters, None
-        on_end, self._on_end = self._on_end, None
         try:
-            if on_end is not None:
-                on_end(self)
+            self._has_ended()
         finally:
-            for waiter in waiters or ():
-                if not waiter.done():
-                    waiter.set_result(None)
+            if waiters:
+                for waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_result(None)
+
+    def _has_ended(self) -> None:
+        """Called once, before the waiting tasks are told."""
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self)
 
 
 @final
@@ -500,9 +911,9 @@ class Changes:
         possession.ensure_held()
 
     async def _ask(
-        self, command: Command[Any], *, until: float, make: Callable[[], Command[Any]] | None = None
-    ) -> Call[Any] | None:
-        """The call, if the server has it as the holder; if not, None, and it is lost."""
+        self, command: Request[Any], *, until: float, make: Callable[[], Request[Any]] | None = None
+    ) -> Request[Any] | None:
+        """The call, if the server has the lease as the holder; if not, None, and the lease is lost."""
         possession, engine = self._possession, self._possession.engine
         until = min(until, engine.now() + engine.settings.command_timeout)
         call, answered = engine.start(command, until=until, make=make, patient=True)
@@ -527,8 +938,8 @@ _ARMED_AFTER: Final = 0.05
 """Seconds after the grant at which the server is asked to tell of a loss: a shorter hold costs no request."""
 
 
-class Possession:
-    """The state machine of one grant, from the grant to its end.
+class Possession(BodyScope, Releasing):
+    """The state machine of one grant, from the grant to its end: also its body, and its release.
 
     Invariants:
     - it ends once, and only through `_end`;
@@ -537,15 +948,16 @@ class Possession:
       unless the event loop did not run or the lease was lost at once;
     - it has a watch until it ends or a release is sent, and is renewed only by that;
     - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
-    - a lease that was lost is taken back, at most once: the server may still have it, or have it again.
+    - a lease that was lost is taken back, at most once: the server may still have it, or have it again;
+    - the context of its acquire is kept until its end was told, and no longer.
 
     Args:
-        sent, steady: When the granted request was sent, as `Call` has it.
+        sent, steady: When the granted request was sent, as `Request` has it.
 
     Attributes:
+        acquirer: The task that has got it to use it without a body; None where that is not known.
         end: How it has ended.
         interval: What it holds of a range, as users see it.
-        scope: The body that has entered it.
         stop_reason: Why the body was told to stop before the end.
         watch: The watchdog's, until it ends or is let go of; else None.
     """
@@ -554,19 +966,19 @@ class Possession:
     """It came without a request."""
     shares_token = False
     """Later holders may have the same token."""
+    acquirer: ref[asyncio.Task[Any]] | None = None
     _lost: asyncio.Event | None = None
     _over: asyncio.Event | None = None
-    _releasing: Releasing | None = None  # from the first try to let go of it on
+    _letting_go = False  # from the first try to let go of it on
     _taken_back = False
     end: End | None = None
     interval: tuple[float, float] | None = None
-    scope: BodyScope | None = None
     stop_reason = ""
-    watch: Any = None  # `Watching`, of which the watchdog knows more
+    watch: Watch | None = None
 
     def __init__(
         self,
-        target: Asked,
+        target: Binding[Any],
         claim: Claim,
         fencing_token: int,
         sent: float,
@@ -596,24 +1008,29 @@ class Possession:
     # -- what may be said of it
 
     @property
+    def scope(self) -> BodyScope | None:
+        """The body that has entered it."""
+        return None if self.task is None else self
+
+    @property
     def live(self) -> bool:
-        """Whether it has not ended, as far as anybody was told."""
+        """Whether it has not ended, as far as its tasks were told."""
         return self.end is None
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended so."""
+        """Whether it has ended as LOST."""
         return self.end is not None and self.end.state is LeaseState.LOST
 
     @property
     def overdue(self) -> bool:
-        """Whether its deadline has passed, and nobody was told yet."""
+        """Whether its deadline has passed, and no task was told yet."""
         term = self.term
         return self.end is None and term.moment(self.engine.now(), clocks.steady()) >= term.deadline
 
     @property
     def state(self) -> LeaseState:
-        """LOST as soon as the deadline has passed, even before anybody was told."""
+        """LOST as soon as the deadline has passed, even before any task was told."""
         if self.end is not None:
             return self.end.state
         if self.overdue:
@@ -622,7 +1039,7 @@ class Possession:
 
     @property
     def holds(self) -> bool:
-        """Whether it is held, for all that is known here, and nobody lets go of it."""
+        """Whether it is held, as far as the session knows, and no task lets go of it."""
         return not self.term.doubted and self.remaining() > 0.0
 
     @property
@@ -631,8 +1048,18 @@ class Possession:
         return self.term.lasting
 
     @property
+    def context(self) -> contextvars.Context | None:
+        """The context of its acquire: what becomes of the lease is told in it."""
+        return self.claim.context
+
+    @property
     def kind(self) -> str:
         return self.label.lower()
+
+    @property
+    def _among_others(self) -> bool:
+        """Whether the session holds other leases."""
+        return len(self.engine.watchdog) > (self.watch is not None)
 
     @property
     def granted_us(self) -> int:
@@ -696,10 +1123,13 @@ class Possession:
 
     def why_over(self) -> str:
         """The reason when the deadline has passed."""
-        # A renewal that is in doubt was sent: then the server was silent, whatever the loop did after that.
         now, term = self.engine.now(), self.term
-        stalled = 0.0 if term.doubted else self.engine.watchdog.stalled(term.deadline)
-        return term.why_over(stalled=stalled, suspended=term.moment(now, clocks.steady()) - now)
+        return term.why_over(stalled=self.stalled(), suspended=term.moment(now, clocks.steady()) - now)
+
+    def stalled(self) -> float:
+        """Seconds for which the event loop stood still when the deadline passed; 0.0 if that is not why."""
+        # A renewal that is in doubt was sent: then the server was silent, whatever the loop did after that.
+        return 0.0 if self.term.doubted else self.engine.watchdog.stalled(self.term.deadline)
 
     async def wait_lost(self) -> None:
         if self.lost:
@@ -718,15 +1148,15 @@ class Possession:
     # -- while it is held
 
     def doubt(self, reason: str) -> None:
-        """A renewal was not answered, or by an error."""
+        """A renewal was not answered, or an error was the answer."""
         if not self.term.doubted:
             self.term.doubted = True
-            self.engine.events.doubted(self, reason)
+            self.engine.events.doubted(self, reason, more=self._among_others)
 
     def begin_grace(self, left: float) -> None:
         """Its body is to stop now, while there is that time left."""
         reason = self.term.why_grace(left)
-        self.engine.events.stopping(self, reason)
+        self.engine.events.stopping(self, reason, more=self._among_others)
         self.stop(reason)
 
     def stop(self, reason: str) -> None:
@@ -735,11 +1165,11 @@ class Possession:
             return
         self.term.stopping = True
         self.stop_reason = reason
-        if self.scope is not None:
-            self.scope.cancel(f"{self.label} {self.name!r}: {reason}")
+        if self.task is not None:
+            self.cancel(f"{self.label} {self.name!r}: {reason}")
 
     def become(self, label: str) -> None:
-        """Is less than it was, in place."""
+        """The same lease has a lesser kind from now on: a downgrade, in place."""
         was, self.label = self.kind, label
         if self.watch is not None:
             self.watch.label = label
@@ -748,62 +1178,79 @@ class Possession:
 
     # -- letting go
 
-    async def let_go(self, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
-        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled.
-
-        Args:
-            cancelled_by: The cancellation by which the caller unwinds.
-        """
-        releasing = self._releasing
-        if releasing is None and self.overdue:
-            self.lose(self.why_over())
-        if self.end is not None:
-            if self.lost:
-                self._take_back()
+    async def let_go(self) -> LockError | None:
+        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
+        if not self.begin_release():
             return None if self.end is RELEASED else self.not_owned()
-        if releasing is None:
-            # The order matters: no renewal may be sent after the release, and the try of the next waiter here
-            # must be sent right after it.
-            self.leave_watch()
-            gate, claim = self.gate, self.claim
-            awaited = gate.awaited
-            ring = not awaited or gate.holder_releasing(claim)
-            releasing = self._releasing = Releasing(
-                self.engine,
-                claim.end(ring=ring),
-                until=self.term.deadline,
-                on_end=self._on_released,
-                corked=awaited,
-            )
-            gate.holder_gone(claim)
-        if cancelled_by is None:
-            try:
-                await releasing.ended()
-            except asyncio.CancelledError as cancelled:
-                await hold_up(releasing.ended, cancelled)
-        else:
-            await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
-        if releasing.fault is not None:
-            error = releasing.fault.error
+        try:
+            await self.until_ended()
+        except asyncio.CancelledError as cancelled:
+            await hold_up(self.until_ended, cancelled)
+        return self.how_released()
+
+    def begin_release(self) -> bool:
+        """Whether a release is under way: the first call begins it. False: the lease has ended."""
+        if self.end is None:
+            if self._letting_go:
+                return True
+            term = self.term  # below as `Term.moment`
+            if clocks.steady() - term.ahead < term.deadline and self.engine.now() < term.deadline:
+                self.send_release()
+                return True
+            self.lose(self.why_over())
+        if self.lost:
+            self._take_back()
+        return False
+
+    def how_released(self) -> LockError | None:
+        """What stood in the way of its release, which has ended."""
+        if self.fault is not None:
+            error = self.fault.error
             if isinstance(error, BackendError):
                 told = f"aiolocks: {self.label} {self.name!r} was not released; its ttl frees it"
                 if told not in getattr(error, "__notes__", ()):  # it may be asked again
                     note(error, told)
             return error
-        return self.not_owned() if self.lost else None
+        return None if self.end is RELEASED or not self.lost else self.not_owned()
 
-    def _on_released(self, releasing: Releasing) -> None:
+    def send_release(self) -> None:
+        """Begins to let go of it: it has not ended, and no task has begun that."""
+        # The order matters: no renewal may be sent after the release, and the try of the next waiter of this
+        # session must be sent right after it.
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.end()
+        gate, claim = self.gate, self.claim
+        awaited = gate.awaited
+        ring = not awaited or gate.holder_releasing(claim)
+        self._letting_go = True
+        self.send(claim.end(ring=ring), until=self.term.deadline, corked=awaited)
+        gate.holder_gone(claim)
+
+    def _has_ended(self) -> None:
+        """Its release has ended."""
         if self.end is None:
-            if releasing.fault is not None:
-                self.lose("its release was not confirmed in time; the ttl frees it")
+            if self.fault is not None:
+                self.lose(
+                    "its release was not confirmed in time; the ttl frees it",
+                    unconfirmed=self.fault.error,
+                )
                 self._take_back()
-            elif releasing.thief and self.lost_to(releasing.thief):
+            elif self.thief and self.lost_to(self.thief):
                 pass
-            elif releasing.freed:
-                self.released()
+            elif self.freed:
+                self._end(RELEASED)
+                self.engine.events.released(self, self.engine.now() - self.granted_at)
+                self.claim.context = None
             else:
                 self.lose("the server no longer had it as the holder when it was released")
-        self.gate.holder_released(releasing.rung, overtaken=releasing.overtaken)
+        self.gate.holder_released(self.rung, overtaken=self.overtaken)
+
+    def give_back(self, reason: str) -> None:
+        """Synchronous: no task gets it, or has it any more, and so none lets go of it."""
+        if self.end is None:
+            self._take_back()
+            self.lose(reason)
 
     def _take_back(self) -> None:
         """The server may still have a lease that was lost by the local clock, or with the session.
@@ -813,6 +1260,34 @@ class Possession:
         if not self._taken_back:
             self._taken_back = True
             self.engine.take_back(self.claim.end(), LONGEST_DELAY, told=self.engine.wake_own)
+
+    # -- the session closes
+
+    @property
+    def free_by(self) -> float:
+        """Loop time at which the server frees it at the latest, if nothing is sent for it any more."""
+        span = self.term.span
+        return self.term.deadline + span - dependable(span)
+
+    def left_by(self, closer: asyncio.Task[Any] | None) -> bool:
+        """Whether no code works under it: there is no body, and the task that has got it is done, or waits.
+
+        Args:
+            closer: The task that waits for the end of the session.
+        """
+        if self.task is not None or self.acquirer is None or self.overdue:
+            return False
+        task = self.acquirer()
+        return task is None or task.done() or task is closer
+
+    def release_ended(self) -> asyncio.Future[None] | None:
+        """A future for the end of the release that was sent; None if it has ended."""
+        return self.until_ended() if self._letting_go and self.end is None else None
+
+    @property
+    def given_back(self) -> bool:
+        """Whether its holder has let go of it after it was lost."""
+        return self._taken_back
 
     # -- the end
 
@@ -831,30 +1306,42 @@ class Possession:
         self.lose(*lost)
         return True
 
-    def lose(self, reason: str, thief: HolderInfo | None = None) -> None:
-        """Can no longer be relied on: each task that relies on it is told, once."""
+    def lose(
+        self,
+        reason: str,
+        thief: HolderInfo | None = None,
+        *,
+        unconfirmed: BaseException | None = None,
+        told: bool = True,
+    ) -> None:
+        """Can no longer be relied on: each task that relies on it is told, once.
+
+        `unconfirmed`: its holder had let go of it in time, and for that reason the server did not confirm it.
+        `told`: the log says so in a line of its own, and not only at `DEBUG`.
+        """
         if self.end is not None:
             return
         self._end(End(LeaseState.LOST, reason, thief))
         if self._lost is not None:
             self._lost.set()
-        if self.scope is not None:
-            if self.term.stopping and self.scope.unwinding:
-                self.engine.events.outlasted(self)
-            self.scope.cancel(f"{self.label} {self.name!r} was lost: {reason}")
-        self.engine.events.lost(self, self.engine.now() - self.granted_at, reason)
-
-    def released(self) -> None:
-        """The server has freed it."""
-        self._end(RELEASED)
-        self.engine.events.released(self, self.engine.now() - self.granted_at)
+        if self.task is not None:
+            if self.term.stopping and self.unwinding:
+                self.engine.events.outlasted(self, more=self._among_others)
+            self.cancel(f"{self.label} {self.name!r} was lost: {reason}")
+        events, seconds = self.engine.events, self.engine.now() - self.granted_at
+        if unconfirmed is None:
+            events.lost(self, seconds, reason, more=self._among_others, told=told)
+        else:
+            events.unconfirmed(self, seconds, level=self.engine.log_level(unconfirmed))
+        self.claim.context = None
 
     def detach(self) -> None:
-        """Ends the watch here: nobody looks after the lease any more, and the ttl runs."""
+        """Ends the watch: this session does not renew the lease any more, and the ttl runs."""
         self.ensure_held()
         self.engine.settle(self.claim)
         self._end(DETACHED)
         self.engine.events.detached(self, self.engine.now() - self.granted_at)
+        self.claim.context = None
 
     def _end(self, end: End) -> None:
         if self.end is not None:
@@ -864,7 +1351,7 @@ class Possession:
             self._over.set()
         if self.watch is not None:
             self.leave_watch()
-        if self._releasing is None:  # else its gate is told as the release is sent
+        if not self._letting_go:  # else its gate is told as the release is sent
             self.gate.holder_gone(self.claim)
 
     def leave_watch(self) -> None:
@@ -888,14 +1375,31 @@ class Lease(AsyncOnly):
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
 
-    __slots__ = ("_changing", "_engine", "_metadata", "_on_lost", "_possession")
+    __slots__ = ("__weakref__", "_changing", "_engine", "_metadata", "_on_lost", "_possession")
 
-    def __init__(self, binding: Asked, possession: Possession, grant: Granted) -> None:
+    def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
         self._engine = binding.engine
         self._metadata = binding.metadata
         self._on_lost = binding.options.on_lost
         self._possession = possession
         self._changing: Changes | None = None  # from the first change on
+
+    @property
+    def _bears(self) -> bool:
+        """Whether code is inside of it, and may rely on it or must learn that it was lost."""
+        possession = self._possession
+        if possession.task is None or possession.left:
+            return False
+        return possession.watch is not None or possession.state is LeaseState.LOST
+
+    def acquired_by(self, task: ref[asyncio.Task[Any]] | None) -> None:
+        """That task has got it, to use it without a body; None: it is not known which. For the library."""
+        self._possession.acquirer = task
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The names that it holds; several of a `MultiLock`."""
+        return tuple(self._possession.claim.commands.names) or (self.name,)
 
     @property
     def name(self) -> str:
@@ -991,9 +1495,9 @@ class Lease(AsyncOnly):
     async def annotate(self, metadata: Metadata) -> None:
         """Changes the metadata of the lease on the server, which `session.inspect()` and the CLI show.
 
-        The new metadata replace those of the lock and of an earlier `annotate`. The session's metadata stay,
-        and so do host, pid and task of the holder. The end of the lease does not change. Renewals keep the
-        new metadata; `lock.adopt` replaces them by the metadata of the adopting lock.
+        The new metadata replace the metadata of the lock and of an earlier `annotate`. The session's metadata
+        stay, and so do host, pid and task of the holder. The end of the lease does not change. Renewals keep
+        the new metadata; `lock.adopt` replaces them by the metadata of the adopting lock.
 
         Args:
             metadata: JSON values. Every user that can read the key can read them.
@@ -1027,9 +1531,12 @@ class Lease(AsyncOnly):
             BackendError: The release was not confirmed before the lease's deadline. The ttl frees the name.
         """
         self._possession.ensure_here()
-        error = await self._possession.let_go(None)
+        error = await self._possession.let_go()
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # it knows this frame: so this frame must not know it
 
     async def wait_lost(self) -> None:
         """Returns when the lease is lost. If the lease is released, it never returns: cancel it then."""
@@ -1045,7 +1552,7 @@ class Lease(AsyncOnly):
             LockLostError: The lease was lost or released.
         """
         claim = self._possession.claim
-        number = claim.given  # before others may use it
+        number = claim.given  # before another task may use the claim
         self._possession.detach()
         return Handle(self.kind, self.name, self.token, claim.at_least_ms, number).encode()
 
@@ -1056,63 +1563,79 @@ class Lease(AsyncOnly):
     def enter(self) -> asyncio.Task[Any]:
         """Enters the lease, and returns the task that has entered."""
         possession = self._possession
-        if possession.scope is not None:
+        if possession.task is not None:
             raise RuntimeError(
                 f"this lease of {possession.label} {self.name!r} was entered before: acquire the lock again"
             )
         engine, term, watch = self._engine, possession.term, possession.watch
-        over = term.moment(engine.now(), clocks.steady()) >= term.deadline
-        if over or watch is None or engine.pid != current_pid():
+        steady, deadline = clocks.steady() - term.ahead, term.deadline  # as `Term.moment`
+        if steady >= deadline or watch is None or engine.now() >= deadline or engine.pid != process.pid:
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.why_over())  # the next waiters need not wait for this task
             possession.ensure_held()
         assert watch is not None, "what is held is watched"
         cancels = self._on_lost == "cancel"
-        possession.scope = scope = BodyScope(engine.loop, cancels=cancels)
+        task = possession.begin_body(engine.loop, cancels=cancels)
         if term.stopping:
-            scope.cancel(possession.stop_reason)
-        engine.entered.add(scope.task, watch)
+            possession.cancel(possession.stop_reason)
+        engine.entered.add(task, watch)
+        around = INSIDE.get()
+        INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
         if cancels and engine.ward is not None:
             engine.ward.enter(watch, term)
-        return scope.task
+        return task
 
-    async def __aexit__(
+    async def __aexit__(  # noqa: C901, PLR0912 - one coroutine: a second one for the release would show
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        scope = self._possession.scope
-        if scope is None:
+        possession = self._possession
+        if possession.task is None:
             raise RuntimeError("this lease was not entered: write `async with lease:`")
-        if scope.left:
+        if possession.left:
             label, name = self._possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
             return
-        possession, error = self._possession, None
-        cancelled_by_us = scope.leave(exc)
-        self._engine.entered.remove(scope.task, possession)
+        error: LockError | None = None
+        cancelled_by_us = possession.leave(exc)
+        innermost = INSIDE.get()
+        if innermost is not None and innermost[0]() is self:
+            INSIDE.set(innermost[1])
+        self._engine.entered.remove(possession.task, possession)
         try:
             if possession.end is not DETACHED:
-                if self._engine.pid != current_pid() or not scope.entered_here:
+                engine = self._engine
+                if engine.pid != process.pid or asyncio.current_task(engine.loop) is not possession.task:
                     possession.ensure_here()
-                error = await possession.let_go(exc if isinstance(exc, asyncio.CancelledError) else None)
+                cancelled_by = exc if exc is not None and isinstance(exc, asyncio.CancelledError) else None
+                if not possession.begin_release():
+                    error = None if possession.end is RELEASED else possession.not_owned()
+                else:
+                    if cancelled_by is not None:
+                        await wait_shielded(possession.until_ended, cancelled_by=cancelled_by)
+                    else:
+                        try:
+                            await possession.until_ended()
+                        except asyncio.CancelledError as cancelled:
+                            await hold_up(possession.until_ended, cancelled)
+                    if possession.end is not RELEASED or possession.fault is not None:
+                        error = possession.how_released()
         except LockNotOwnedError as not_here:  # a fork of the holder
             error = not_here
         else:
             if isinstance(error, LockNotOwnedError):
                 error = possession.loss(possession.why_ended())
         finally:
-            scope.ended = True
-        if error is not None or scope.told:
-            # A raised error knows this frame, and so must not be known from here.
+            possession.ended = True
+        if error is not None or possession.told:
+            # A raised error knows this frame: so this frame must not know the error.
             try:
-                self._tell(exc, error, scope, wins=exc is not None and not cancelled_by_us)
+                self._tell(exc, error, wins=exc is not None and not cancelled_by_us)
             finally:
                 del error, exc
 
-    def _tell(
-        self, exc: BaseException | None, error: LockError | None, scope: BodyScope, *, wins: bool
-    ) -> None:
+    def _tell(self, exc: BaseException | None, error: LockError | None, *, wins: bool) -> None:
         """Raises what the exit has to say, or notes it on the exception of the body where that one wins."""
-        if scope.told and self._possession.stop_reason and not isinstance(error, LockLostError):
+        if self._possession.told and self._possession.stop_reason and not isinstance(error, LockLostError):
             error = self._stopped(exc, error)
         if error is None:
             return
@@ -1127,7 +1650,7 @@ class Lease(AsyncOnly):
                 del error, exc
 
     def _stopped(self, exc: BaseException | None, unreleased: LockError | None) -> LockError | None:
-        """How a body ends that was told to stop; one that has ended well was alone up to its end."""
+        """The error of a body that was told to stop. One without an exception was alone up to its end."""
         if exc is None:
             return unreleased
         error = self._possession.loss(self._possession.stop_reason)
@@ -1137,3 +1660,248 @@ class Lease(AsyncOnly):
     def __repr__(self) -> str:
         left = f" remaining={self.remaining():.3f}" if self._possession.live else ""
         return f"<Lease {self.kind} {self.name!r} {self.state.name} fencing_token={self.fencing_token}{left}>"
+
+
+# -- A lock in a session: from an acquire or an adoption to a lease.
+
+
+LeaseT = TypeVar("LeaseT", bound="Lease")
+
+
+class Binding(Generic[LeaseT]):
+    """The part that all acquisitions of one lock in one session share.
+
+    Attributes:
+        gate: The queue of the tasks of the session that want the same thing.
+        label: Its kind, as messages call it.
+    """
+
+    __slots__ = (
+        "_beside",
+        "_lease_type",
+        "_user_json",
+        "engine",
+        "gate",
+        "label",
+        "metadata",
+        "name",
+        "options",
+        "resource",
+    )
+
+    def __init__(
+        self,
+        engine: Context,
+        resource: Resource,
+        lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT],
+        *,
+        label: str,
+        name: str,
+        options: Options,
+        beside: str = "",
+    ) -> None:
+        self.engine = engine
+        self.gate = Gate.of(engine, resource)
+        self.label = label
+        self.name = name
+        self.options = options
+        self.resource = resource
+        self._lease_type = lease_type
+        self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
+        self._user_json = engine.settings.user_json(self.metadata)
+        self._beside = beside  # further fields that stand beside the lease, as JSON
+
+    @property
+    def kind(self) -> str:
+        return self.label.lower()
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.name!r}"
+
+    def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
+        attempt = self._attempt(blocking_timeout, once=blocking_timeout == 0)
+        return cast("Coroutine[Any, Any, LeaseT]", attempt)  # refused, it raises
+
+    def try_acquire(self) -> Coroutine[Any, Any, LeaseT | None]:
+        return self._attempt(None, once=True)
+
+    def steal(self) -> Coroutine[Any, Any, LeaseT]:
+        return cast("Coroutine[Any, Any, LeaseT]", self._attempt(0.0, once=True, by_force=True))
+
+    def _claim(self, token: str, at_least_ms: int, *, by_force: bool = False) -> Claim:
+        return Claim(
+            self.resource.commands,
+            token,
+            self.engine.describe(self._user_json, self._beside),
+            self.options.first_ttl_ms,
+            at_least_ms=at_least_ms,
+            seized=self._seized if by_force else None,
+            context=copy_context(),
+        )
+
+    async def _attempt(
+        self, blocking_timeout: float | None, *, once: bool, by_force: bool = False
+    ) -> LeaseT | None:
+        """The lease; refused, None for a caller that gave no `blocking_timeout`."""
+        engine = self.engine
+        token = self.resource.commands.new_token("", engine.token())
+        claim = self._claim(token, self.options.at_least_ms, by_force=by_force)
+        acquisition: Attempt | FirstAsk | Waiter | None = None
+        try:
+            if not once and self.gate.idle:
+                acquisition = FirstAsk(self, claim, blocking_timeout)
+            else:
+                acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
+                acquisition.start()  # which a listener may end
+            await acquisition.done
+        except BaseException:
+            if acquisition is None:
+                raise
+            acquisition = acquisition.waiter or acquisition
+            acquisition.leave()
+            self._tell_not_had(acquisition, "cancelled")
+            raise
+        acquisition = acquisition.waiter or acquisition
+        grant = acquisition.grant
+        if grant is None:
+            if isinstance(acquisition, Attempt) and acquisition.owner_asked:
+                acquisition = await self._answer_of_owner(claim)
+                grant = acquisition.grant
+            if grant is None:
+                self._not_had(acquisition, blocking_timeout)
+                return None
+        if engine.closing:
+            raise self._had_too_late(acquisition)
+        waited = acquisition.answered_at - acquisition.started
+        return self._lease(claim, grant, grant.sent, grant.sent_steady, waited, holders=acquisition.holders)
+
+    def _not_had(self, acquisition: Attempt | FirstAsk | Waiter, blocking_timeout: float | None) -> None:
+        """Raises why; returns where it was refused to a caller that gave no `blocking_timeout`."""
+        assert not isinstance(acquisition, FirstAsk), "without a grant it is a waiter"
+        if acquisition.error is not None:
+            # A raised error knows this frame: so this frame must not know the error, or both would be left to
+            # the garbage collector.
+            error, acquisition.error = acquisition.error, None
+            self._tell_not_had(acquisition, "needless" if acquisition.needless else how_it_ended(error))
+            try:
+                raise error
+            finally:
+                del error
+        if blocking_timeout is None:
+            self._tell_not_had(acquisition, "refused")
+            return
+        timed_out = acquisition.timed_out(blocking_timeout)
+        self._tell_not_had(acquisition, "timeout")
+        try:
+            raise timed_out
+        finally:
+            del timed_out  # as above
+
+    def _had_too_late(self, acquisition: Attempt | FirstAsk | Waiter) -> SessionClosedError:
+        """It was granted, and the session has been closed since: given back."""
+        acquisition.leave()
+        self._tell_not_had(acquisition, "closed")
+        return SessionClosedError("the session was closed while waiting")
+
+    def _tell_not_had(self, acquisition: Attempt | FirstAsk | Waiter, how: str) -> None:
+        """In the task that has asked, however its acquire has ended without a lease."""
+        waited = self.engine.now() - acquisition.started
+        self.engine.events.not_acquired(self.kind, self.name, waited, how, acquisition.holders)
+
+    async def _answer_of_owner(self, claim: Claim) -> Waiter:
+        """A single try was refused for a lease that its session may keep without using it.
+
+        Only the session's answer tells such a lease from one that is used: the answer is a release, or that a
+        task is inside. Until then the waiter has its seat.
+        """
+        waiter = Waiter(self, claim, None)
+        try:
+            waiter.start_briefly()
+            await waiter.done
+        except BaseException:
+            waiter.leave()
+            self._tell_not_had(waiter, "cancelled")
+            raise
+        return waiter
+
+    def _seized(self, claim: Claim, answer: Answer) -> Answer:
+        if isinstance(answer, Granted) and answer.lost:
+            self._tell_loser(claim, answer)
+        return answer
+
+    def _tell_loser(self, claim: Claim, grant: Granted) -> None:
+        """The server tells no session of what that session has done: so a holder of this session is told."""
+        from .stealing import parties, stolen_by  # noqa: PLC0415 - few locks are stolen, and an import takes its time
+
+        found = parties(claim, grant)
+        if found is None:
+            return
+        loser, thief = found
+        owner = grant.lost.partition(b":")[0].decode()
+        for possession in self.engine.watchdog.possessions():
+            same = possession.shares_token or possession.fencing_token == loser.fencing_token
+            if same and possession.claim.owner == owner:
+                possession.lose(stolen_by(thief), thief)
+
+    def _tell_stolen(self, possession: Possession, grant: Granted) -> None:
+        from .._holders import in_words  # noqa: PLC0415 - few locks are stolen
+        from .stealing import holder_in  # noqa: PLC0415 - as above
+
+        loser = holder_in(grant.lost, now_us=grant.fencing_token)
+        if loser is not None:
+            held = f"held {in_words((loser,))}"
+            self.engine.events.stolen(possession, loser.held_for or 0.0, held)
+
+    def _lease(
+        self,
+        claim: Claim,
+        grant: Granted,
+        sent: float,
+        steady: float,
+        waited: float,
+        *,
+        holders: tuple[HolderInfo, ...] = (),
+    ) -> LeaseT:
+        possession = Possession(self, claim, grant.fencing_token, sent, steady)
+        self.gate.here.entrust(claim, self.engine.watchdog.watch(possession))
+        self.engine.events.acquired(possession, waited, holders)
+        if grant.lost:
+            self._seized(claim, grant)  # again: a task of this session may have got it in the same turn
+            self._tell_stolen(possession, grant)
+        return self._lease_type(self, possession, grant)
+
+    async def locked(self) -> bool:
+        kept = self.gate.kept
+        if kept is not None and kept.idle and kept.lasts:
+            return False  # only this session keeps it, and no task uses it: a task of it that asks has it
+        return await self.engine.ask(self.resource.commands.locked())
+
+    async def adopt(self, old: str, at_least_ms: int, number: int = 0) -> LeaseT:
+        engine, options, commands = self.engine, self.options, self.resource.commands
+        at_least_ms = max(at_least_ms, options.at_least_ms)
+        check_at_least(at_least_ms, options.first_ttl_ms)
+        new = commands.new_token(old, engine.token())
+        metadata = engine.describe(self._user_json, self._beside)
+        ttl_ms = options.first_ttl_ms
+        adopt = partial(commands.adopt_kept, number=number) if number else commands.adopt
+        call, adopted = engine.start(
+            adopt(old, new, ttl_ms, metadata),
+            until=engine.now() + engine.settings.command_timeout,
+            patient=True,
+        )
+        try:
+            fencing_token = await adopted
+            if engine.closing:
+                raise SessionClosedError("the session was closed while waiting")
+        except BaseException:
+            if engine.forget(call):
+                # Another process may still adopt the handle: this adoption is undone, in order, after the
+                # request.
+                engine.take_back(adopt(new, old, ttl_ms, metadata), options.ttl)
+            raise
+        if fencing_token is None:
+            raise LockNotOwnedError(
+                self.label, self.name, "it was adopted before, released, or its ttl has passed"
+            )
+        grant = Granted(fencing_token, 0)
+        return self._lease(self._claim(new, at_least_ms), grant, call.sent, call.sent_steady, 0.0)

@@ -1,4 +1,4 @@
-"""Two prefixes for one server in one process, of which nobody has chosen the one.
+"""Two prefixes for one server in one process, of which one is the default that no code has chosen.
 
 Each is right by itself, and together they are nearly always a mistake: `Lock(redis, name)` has the default
 prefix, and so does not exclude `Lock(session, name)`. A session whose prefix was chosen is not told of: an
@@ -30,7 +30,7 @@ def opened(session: object, place: Hashable, prefix: str) -> None:
 
 
 def closed(session: object) -> None:
-    """Such a session is closed; any other may be told here too."""
+    """Such a session is closed; a session with the default prefix may be given, too."""
     _apart.pop(session, None)
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import functools
 import inspect
+import logging
 import numbers
+import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast, final
 from urllib.parse import quote
 
 from .options import lock_name
+
+log = logging.getLogger("aiolocks.session")
 
 _IN_VALUES: Final = frozenset(string.ascii_letters + string.digits + "_.-~%")
 """The characters that a percent-encoded value can have."""
@@ -89,6 +94,16 @@ class NameTemplate:
                 # Lone surrogates, which no encoding has, must not end in an error of ours either.
                 parts.append(quote(values[field], safe="", errors="surrogatepass"))
         return lock_name("".join(parts))
+
+    def fits(self, name: str) -> bool:
+        """Whether it gives that name for some values."""
+        pattern, seen = "", set[str]()
+        for literal, field in self._parts:
+            pattern += re.escape(literal)
+            if field is not None:
+                pattern += f"(?P={field})" if field in seen else f"(?P<{field}>[A-Za-z0-9_.~%-]*)"
+                seen.add(field)
+        return re.fullmatch(pattern, name) is not None
 
     def __repr__(self) -> str:
         return f"<NameTemplate {self.text!r}>"
@@ -214,7 +229,7 @@ class CallNames:
         """
         if not self._fields:
             return tuple(template.fill({}) for template in self._templates)
-        # Only the arguments that a name needs must be there: another decorator may add the others.
+        # Only the arguments that a name needs must be there: another decorator may add the rest.
         given = self._signature.bind_partial(*args, **kwargs).arguments
         values = {field: self._text(field, given) for field in self._fields}
         return tuple(template.fill(values) for template in self._templates)
@@ -293,3 +308,138 @@ def _remedy(field: str, signature: inspect.Signature) -> str:
         hide = ", ".join(hiding)
         return f"{hide} hide the parameters of a function beneath, which functools.wraps shows; or "
     return ""
+
+
+# -- of values that the program gives
+
+
+def name_of(template: str, /, **fields: object) -> str:
+    """The name that a decorator with this template gives to a call with these values.
+
+    ```python
+    lock = Lock(redis, name_of("account:{payer}", payer=payer))
+    ```
+
+    The values are percent-encoded: letters, digits and `_.-~` stay as they are. So no value can decide which
+    other name is meant, and a decorator, `Locked` of FastAPI and `lock.of()` make the same name. An f-string
+    makes another one of `ann@shop.example`, `4/7` or `Zoë`. No I/O.
+
+    Args:
+        template: A name with fields in braces; `{{` and `}}` are braces of the name itself.
+        fields: The value of each field. Equal values have one text: `1.0` is `1`, and a `datetime` with a
+            time zone is written in UTC.
+
+    Raises:
+        TypeError: A field is missing or one too many, or the text of a value is not the same in every
+            process.
+        ValueError: The template is wrong, or the name is empty or longer than 1 KiB in UTF-8, or a value is
+            not equal to itself, such as `nan`.
+    """
+    (name,) = filled_in((template,), fields)
+    if fields:
+        is_template(template)
+    return name
+
+
+def is_template(text: str) -> None:
+    """Names are made of it, for whichever session."""
+    if text not in _of_all_sessions:
+        _add(_of_all_sessions, text)
+
+
+def filled_in(templates: Sequence[str], fields: Mapping[str, object]) -> tuple[str, ...]:
+    """The names that these templates give for these values.
+
+    Raises:
+        TypeError: A field is missing or one too many, or has no text of its own.
+        ValueError: A template is wrong, a value equals nothing, or a name is empty or too long.
+    """
+    parsed = [_parsed(template) for template in templates]
+    known = {field: one.text for one in parsed for field in one.fields}
+    for field, text in known.items():
+        if field not in fields:
+            raise TypeError(f"the name {text!r} has a field {field!r}: give {field}=...")
+    texts: dict[str, str] = {}
+    for field, value in fields.items():
+        if field not in known:
+            raise TypeError(f"the name {', '.join(templates)!r} has no field {field!r}")
+        try:
+            texts[field] = text_of(value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the value of {field!r} in the name {known[field]!r}: {error}") from error
+    return tuple(one.fill(texts) for one in parsed)
+
+
+def whole(names: Iterable[str]) -> tuple[str, ...]:
+    """Templates without fields, which give these names."""
+    return tuple(name.replace("{", "{{").replace("}", "}}") for name in names)
+
+
+def fits(text: str, name: str) -> bool:
+    """Whether a name is that text, or is made of it as a template."""
+    if text == name:
+        return True
+    if "{" not in text:
+        return False
+    try:
+        return _parsed(text).fits(name)
+    except ValueError:  # it is no template
+        return False
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(template: str) -> NameTemplate:
+    return NameTemplate(template, otherwise="make the whole name yourself")
+
+
+# -- one text that is used as a template, and as a name
+
+_FIELD: Final = re.compile(r"\{[^\W\d]\w*\}")
+_MOST_TEXTS: Final = 256
+"""A program has few templates; but hash tags, which look like a field, may be of any number."""
+
+_of_all_sessions: dict[str, None] = {}
+"""The templates of `name_of` and of frameworks, which make a name before a session sees it."""
+
+
+def _add(texts: dict[str, None], text: str) -> None:
+    if len(texts) >= _MOST_TEXTS:
+        del texts[next(iter(texts))]
+    texts[text] = None
+
+
+@final
+class NamesInUse:
+    """Tells of a name that is acquired as it stands, though it is a template in this session: once."""
+
+    __slots__ = ("_plain", "_templates", "_told")
+
+    def __init__(self) -> None:
+        self._plain: dict[str, None] = {}
+        self._templates: dict[str, None] = {}
+        self._told: dict[str, None] = {}
+
+    def used(self, names: Iterable[str], *, made_of: Iterable[str] | None = None) -> None:
+        """These are acquired: as they stand, or made of templates."""
+        if made_of is not None:
+            for text in made_of:
+                if text not in self._templates:
+                    _add(self._templates, text)
+                    if text in self._plain:
+                        self._tell(text)
+            return
+        for name in names:
+            if "{" in name and name not in self._told and _FIELD.search(name):
+                _add(self._plain, name)
+                if name in self._templates or name in _of_all_sessions:
+                    self._tell(name)
+
+    def _tell(self, text: str) -> None:
+        if text in self._told:
+            return
+        _add(self._told, text)
+        log.warning(
+            "%r is acquired as it stands, and is a template elsewhere in this program: these are different "
+            "names, which do not exclude each other; give the values, as in lock.of(...) or name_of(...)",
+            text,
+        )

@@ -1,16 +1,20 @@
-"""Arguments that do not exist: the error says how the right one is called."""
+"""The options of a lock, their checks, and the errors for arguments that do not exist."""
 
 from __future__ import annotations
 
 import functools
 import json
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, Literal, TypedDict, cast, final
+from typing import Any, Final, Literal, ParamSpec, TypedDict, TypeVar, cast, final
 
 from .clock import dependable, milliseconds
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # -- Checks of what users pass in, before any I/O. Each message says what was given and what is allowed.
 
@@ -196,7 +200,7 @@ class Options:
             self._check_cache()
 
     def _check_cache(self) -> None:
-        """Refuses what a lease cannot have that its session keeps between uses."""
+        """Refuses options that a lease cannot have if its session keeps it between uses."""
         if self.cache * 3 > self.ttl * (1 + 1e-9):
             raise ValueError(
                 f"cache must be at most a third of ttl, here {self.ttl / 3:g} s, but it is {self.cache:g} s: "
@@ -260,7 +264,7 @@ def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
             "its holder lives, and outlives it by its ttl"
         )
     if auto_renew is True and isinstance(ttl, (int, float)) and _LONG < ttl < LONGEST:
-        # A lock that is renewed needs no long ttl, and one of which the holder dies is taken for so long.
+        # A lock that is renewed needs no long ttl, and a lock whose holder dies stays taken for the ttl.
         warnings.warn(
             f"ttl={ttl!r} is {ttl / 3600:.1f} hours: ttl is in seconds. A lock is renewed while its holder "
             "lives, and stays taken for that long when it dies. If that is meant, give a timedelta",
@@ -340,6 +344,24 @@ _NEEDLESS: Final = {
 }
 
 
+def explains(what: str, meanings: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates a function with required arguments: an error for another name says which one is meant.
+
+    Python itself would only say which arguments are missing.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+            if wrong := {name: kwargs[name] for name in kwargs if name in meanings}:
+                reject_unknown(what, wrong, meanings)
+            return function(*args, **kwargs)
+
+        return explained
+
+    return decorate
+
+
 def reject_unknown(
     what: str,
     unknown: Mapping[str, object],
@@ -368,10 +390,21 @@ def reject_unknown(
             raise TypeError(f"{wrong} and needs none: {_NEEDLESS[name]}")
         if name in DEFAULTS:  # that of a kind, and not of this function
             raise TypeError(f"{wrong}; did you mean Lock(..., {name}=...)?")
-        import difflib  # noqa: PLC0415 - a right call need not load it
+        code = sys._getframe(1).f_code  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - that refuses it
+        own = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]} - {"self"}
+        if "unknown" not in code.co_varnames:  # then it has `**options`, of a lock
+            own |= LockOptions.__annotations__.keys()
+        alike = _alike(name, own, {**_MEANT, **meanings})
+        raise TypeError(f"{wrong}; did you mean {alike}?" if alike else wrong)
 
-        alike = difflib.get_close_matches(name, DEFAULTS, n=1, cutoff=0.75)
-        raise TypeError(f"{wrong}; did you mean {alike[0]}=?" if alike else wrong)
+
+def _alike(name: str, own: set[str], meanings: Mapping[str, str]) -> str:
+    """The right form of an argument with a mistake in its name; empty if none is like it."""
+    import difflib  # noqa: PLC0415 - a right call need not load it
+
+    # Two letters of three are enough, as in `tll`.
+    found = difflib.get_close_matches(name, sorted(own | meanings.keys()), n=1, cutoff=0.65)
+    return "" if not found else f"{found[0]}=" if found[0] in own else meanings[found[0]]
 
 
 class LockOptions(TypedDict, total=False):
@@ -386,5 +419,5 @@ class LockOptions(TypedDict, total=False):
 
 
 def not_for_locks(options: Mapping[str, object]) -> dict[str, object]:
-    """Those that are no `LockOptions`."""
+    """The options that are no `LockOptions`."""
     return {name: value for name, value in options.items() if name not in LockOptions.__annotations__}

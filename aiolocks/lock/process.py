@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-_pid = os.getpid()
+pid = os.getpid()
 
 
 def _forked() -> None:
-    global _pid  # noqa: PLW0603 - the one thing that a fork changes
-    _pid = os.getpid()
+    global pid  # noqa: PLW0603 - the one thing that a fork changes
+    pid = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):
@@ -17,4 +17,4 @@ if hasattr(os, "register_at_fork"):
 
 
 def current_pid() -> int:
-    return _pid
+    return pid

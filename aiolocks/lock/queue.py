@@ -1,4 +1,4 @@
-"""The queue inside one process: of those who want the same thing here, one at a time asks the server.
+"""The queue of one session: of all its tasks that want the same thing, one at a time asks the server.
 
 `Gate` is that queue, with its holders (`Here`) and its place in the queue on the server; `Turns` decides when
 a release gives another process its turn.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, final
+from typing import TYPE_CHECKING, Final, Literal, final
 
+from .._tasks import empty_context
 from ..transport import (
     ASK,
     BEHIND,
@@ -24,151 +25,35 @@ from ..transport import (
     TOLD,
     WAITING,
 )
-from .claim import Claim
 from .clock import seconds
 
 if TYPE_CHECKING:
-    from ..transport import Command, Granted, Listener, Refused
-    from .claim import Resource
+    from ..transport import Granted, Listener, Refused, Request
     from .context import Context
+    from .lease import Claim, Possession, Resource
+    from .tenure import Tenure
+    from .waiter import FirstAsk, Waiter
 
 _RUN: Final = 16
 """Hand-overs from task to task within a process, after which another process that waits has its turn."""
 _RUN_SECONDS: Final = 0.05
-"""The same in time, for those who hold for longer."""
+"""The same limit in seconds since the first grant, for tasks that hold for longer."""
 _YIELDING: Final = 0.005
 """Seconds for which a session that has woken another process lets it go first: as long as a wakeup may take.
 Without this pause the releasing session would win every race: it can retry at once, while the woken process
 still has to wake up."""
 _DEAF_RUN: Final = 4
 """Without pushes a woken process notices only at its next poll, and until then the lock is idle. So a run is
-longer there: this many times the longest sleep."""
-
-
-class Holder(Protocol):
-    """A lease of this session, as others here are told of it."""
-
-    @property
-    def fencing_token(self) -> int: ...
-
-    @property
-    def granted_us(self) -> int:
-        """The server's time of the grant, microseconds."""
-        ...
-
-    @property
-    def granted_at(self) -> float:
-        """Loop time right before the request that was granted was sent."""
-        ...
-
-    def remaining(self) -> float:
-        """Seconds that it may still be relied on."""
-        ...
-
-
-class Asking(Protocol):
-    """An acquire whose first request nobody here has disturbed; see `waiter.FirstAsk`."""
-
-    def become_waiter(self) -> object:
-        """Somebody else comes: it goes on as a waiter, by `Gate.first_ask_waits`."""
-        ...
-
-
-class Tenure(Protocol):
-    """A lease that its session keeps between uses. Idle, it stands where a `FirstAsk` would."""
-
-    @property
-    def claim(self) -> Claim: ...
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody uses it."""
-        ...
-
-    @property
-    def lasts(self) -> bool:
-        """Whether enough time is left of it."""
-        ...
-
-    def taken(self, target: Any, /) -> Any:
-        """The possession of a task that asks now; None, and it is over, if it cannot serve that lock."""
-        ...
-
-    def serves(self, target: Any, /) -> bool:
-        """Whether the next holder may be one of that lock."""
-        ...
-
-    def over(self) -> None:
-        """Nothing is done by it any more."""
-        ...
-
-    def pass_by(self) -> None:
-        """A request of this session that does not wait here follows right behind."""
-        ...
-
-
-class Waiter(Protocol):
-    """An acquire that waits here; see `waiter`."""
-
-    def given(self, answer: Granted, claim: Any, /) -> None:
-        """You have the lease that your session keeps, without a request."""
-        ...
-
-    @property
-    def target(self) -> Any:
-        """The lock that it asks for."""
-        ...
-
-    @property
-    def asleep(self) -> bool:
-        """Whether no request of it is under way."""
-        ...
-
-    @property
-    def claim(self) -> Claim: ...
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, by any way."""
-        ...
-
-    @property
-    def unanswered(self) -> bool:
-        """Whether its last question has had no answer yet, or only a failure."""
-        ...
-
-    def need_not_ask(self, until: float | None, /) -> None:
-        """Before that time, nothing that the server knows of comes to its end."""
-        ...
-
-    def prompt(self, way: str, /, *, in_turn: bool) -> None:
-        """It may be free now; `way` is how we know."""
-        ...
-
-    def sit_down(self) -> None:
-        """Take a seat, or show that you have one."""
-        ...
-
-    def sleep_unheard(self) -> None:
-        """Nobody will tell you when to ask."""
-        ...
-
-    def suspect(self) -> None:
-        """There is news of who is in the way: it may be your own task."""
-        ...
-
-    def take_turn(self, *, woken: bool, in_turn: bool) -> None:
-        """You are the head, at once or after having waited; behind other processes if `in_turn`."""
-        ...
+longer without them: this many times the longest sleep."""
 
 
 @final
 class Turns:
     """Counts the hand-overs in a row within this process, and remembers whom it owes a turn.
 
-    Invariant: while another process is known to wait, at most `_RUN` hand-overs, and none that begins later
-    than `_RUN_SECONDS` after the first grant, follow each other here (or, where nobody hears, none that
-    begins later than `_DEAF_RUN` times the longest sleep).
+    Invariant: while another process is known to wait, at most `_RUN` hand-overs follow each other in this
+    session, and none of them begins later than `_RUN_SECONDS` after the first grant. Where bells are not
+    heard, the time alone counts, and is `_DEAF_RUN` times the longest sleep.
 
     `longest_sleep` is that of a waiter that does not hear; None where bells are heard.
     """
@@ -177,11 +62,11 @@ class Turns:
 
     def __init__(self) -> None:
         self._giving = False  # the release under way gives another process its turn
-        self._others = 0  # in the queue when it was last granted here
+        self._others = 0  # waiters in the queue on the server, as of the last grant to this session
         self._run = 0
         self._since = 0.0
-        self.yielding_until = 0.0  # when others who were woken have had their chance; 0: nobody was
-        self.owed = False  # it was let go of here without waking anybody elsewhere: that is still to be done
+        self.yielding_until = 0.0  # when the woken waiter of another process has had its chance; 0: none
+        self.owed = False  # a holder let go without waking another process: that is still to be done
 
     def granted(self, others: int, now: float) -> None:
         if self.owed:
@@ -194,12 +79,12 @@ class Turns:
         self._others = others
 
     def others_ask(self) -> None:
-        """Another session asks for what is held here: its turn is next."""
+        """Another session asks for what this session holds: the other session's turn is next."""
         self._run = _RUN
         self._others = max(1, self._others)
 
     def over(self, now: float, longest_sleep: float | None) -> bool:
-        """Whether it is another process's turn, although somebody waits here."""
+        """Whether it is another process's turn, although a task of this session waits."""
         if longest_sleep is not None:
             over = now - self._since >= _DEAF_RUN * longest_sleep
         else:
@@ -217,7 +102,7 @@ class Turns:
         return seconds
 
     def yielding(self, clock: Callable[[], float]) -> bool:
-        """Whether others go first."""
+        """Whether other processes go first."""
         if self.yielding_until and clock() >= self.yielding_until:
             self.yielding_until = 0.0
         return self.yielding_until > 0.0
@@ -230,7 +115,7 @@ class Here:
     Invariant: `closed` says whether one of them excludes all waiters, who then do not ask.
 
     Attributes:
-        closed: Nobody may ask.
+        closed: No waiter may ask.
         first: One that holds it, if any does; there are several where they do not exclude each other, or
             where the server has lost its data.
     """
@@ -240,7 +125,7 @@ class Here:
     def __init__(self, *, exclusive: bool) -> None:
         self._exclusive = exclusive
         self.first: Claim | None = None
-        self._possession: weakref.ref[Holder] | None = None  # of the first
+        self._possession: weakref.ref[Possession] | None = None  # of the first
         self._also: dict[Claim, None] | None = None  # most gates never have a second holder
         self.closed = False
 
@@ -249,7 +134,7 @@ class Here:
 
     @property
     def held(self) -> bool:
-        """Whether anybody in this session is known to hold it."""
+        """Whether a task of this session is known to hold it."""
         return self.first is not None
 
     @property
@@ -258,9 +143,14 @@ class Here:
         return bool(self._also)
 
     @property
-    def possession(self) -> Holder | None:
+    def possession(self) -> Possession | None:
         """The possession of the first, once its grant has become one."""
         return None if self._possession is None else self._possession()
+
+    @property
+    def owners(self) -> set[str]:
+        """The owners that hold it."""
+        return {claim.owner for claim in (self.first, *(self._also or ())) if claim is not None}
 
     def are_of(self, owner: str) -> bool:
         """Whether that owner holds it."""
@@ -276,7 +166,7 @@ class Here:
             self._also = {}
         self._also[claim] = None
 
-    def entrust(self, claim: Claim, possession: weakref.ref[Holder]) -> None:
+    def entrust(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
         """The possession that this grant has become: of a claim that was added, or that was adopted."""
         if self.first is None:
             self.add(claim)
@@ -306,51 +196,52 @@ says that it was rung. Then its waiters poll until the next heartbeat."""
 
 @final
 class Gate:
-    """First come, first served. However many tasks wait here, the server sees one, or a seat of each.
+    """First come, first served. However many tasks wait in it, the server sees one, or a seat of each.
 
     The server sees the waiters of one gate as one place in its queue, and one bell. The place is an entry in
     the queue, which a refusal gives; the bell is rung when it is its turn.
 
-    Where a waiter of this session stands:
+    Where a waiter of this session stands. In the table, each task, holder and waiter is of this session:
 
     | from | to | when |
     |---|---|---|
-    | new | asking, without a waiter | nobody waits here or excludes it, and nothing is owed (`idle`) |
+    | new | asking, without a waiter | no task waits or excludes it, and nothing is owed (`idle`) |
     | asking, without a waiter | head | refused or not answered, or another comes (`first_ask_waits`) |
-    | new | head | nobody is the head, and no holder here excludes it (`enter`) |
-    | new | beside the head | it owns a nested lease here (`enter`) |
+    | new | head | there is no head, and no holder excludes it (`enter`) |
+    | new | beside the head | its owner holds it already, and its leases nest (`enter`) |
     | new | queued | else (`enter`); in a strict queue it asks for a seat |
-    | queued | head | there is none: the head got in or left, or a holder here let go (`_admit_next`) |
+    | queued | head | there is none: the head got in or left, or a holder let go (`_admit_next`) |
     | queued | beside the head | a grant said that there is room; the server named its seat as the first |
     | beside the head | head | there is none, and no later waiter may pass it (`_admit_next`, `refused`) |
     | beside the head | queued, as the first | it was refused, and another waiter is the head (`refused`) |
     | any | none | it got in (`waiter_ended`) or left (`waiter_left`) |
 
     Invariants:
-    - at most one waiter of a session, the *head*, asks the server. Others ask only if (a) a grant said that
-      there is room, (b) the server named their seat as the first, (c) they own a nested lease here, (d) it is
-      a single try; in a strict queue, the queued ask for no more than a seat. No head while a holder of this
-      session excludes it;
-    - while an acquire asks without a waiter there is no head, and none beside or queued: whoever comes makes
-      it the head first;
-    - no task begins to ask for more than a seat while a holder here is known to exclude it, except for a task
-      that tries just once;
+    - at most one waiter of a session, the *head*, asks the server. Another task asks only if (a) a grant said
+      that there is room, (b) the server named its seat as the first, (c) its owner holds it already, and its
+      leases nest, (d) it is a single try; in a strict queue, a queued waiter asks for no more than a seat.
+      There is no head while a holder of this session excludes it;
+    - while an acquire asks without a waiter there is no head, and none beside or queued: the next acquire
+      makes it the head first;
+    - `_nesting` has exactly the waiters of the queue whose leases nest, in its order;
+    - no task begins to ask for more than a seat while a holder of this session is known to exclude it, except
+      for a task that tries just once;
     - a task that leaves, by any way, passes its place on in the same step;
-    - those who enter together waited here when one of them got in by the place that they share; a waiter that
-      comes later asks when all of them have entered and the place, with the turn that it had, is given up:
-      else readers that come one after the other would keep the turn, and no writer would enter;
-    - a lock that is free while another process waits does not stay unnoticed: a release either wakes one
-      there, or has the head's try right after it, and then the last task to leave here does the rest
-      (`must_tell_others`);
+    - waiters that enter together had begun to wait when one of them got in by the place that they share. A
+      waiter that comes later asks when all of them have entered and the place, with the turn that it had, is
+      given up: else readers that come one after the other would keep the turn, and no writer would enter;
+    - a lock that is free while another process waits does not stay unnoticed: a release either wakes a waiter
+      of that process, or the head's try follows right after it. Then the last task that leaves this gate does
+      the rest (`must_tell_others`);
     - `place_taken` is True from the step on that learns that the entry may stand in the queue until it is
       given up; the session knows of the bell exactly as long;
-    - `_armed` is True only while, for all that is known here, the bell hangs and is heard: it is cleared in
+    - `_armed` is True only while, as far as the session knows, the bell hangs and is heard: it is cleared in
       the step that learns otherwise, and then the session listens for it again after the next refusal;
-    - a bell that is rung, or gone, makes the head ask; where a task here excludes all waiters, the first that
-      has a seat makes it hang again;
-    - a place that nobody needs is given up.
+    - a bell that is rung, or gone, makes the head ask; where a holder of this session excludes all waiters,
+      the first waiter that has a seat makes the bell hang again;
+    - a place that no waiter needs is given up.
 
-    It lives for as long as somebody has it: a lock, a task that waits or holds, or the session for a moment.
+    It lives for as long as a lock or a task that waits or holds refers to it, or the session for a moment.
     """
 
     __slots__ = (
@@ -362,6 +253,7 @@ class Gate:
         "_entering",
         "_head",
         "_in_turn",
+        "_nesting",
         "_queue",
         "_resource",
         "_suspects",
@@ -382,7 +274,7 @@ class Gate:
 
     @staticmethod
     def of(engine: Context, resource: Resource) -> Gate:
-        """The one gate of a session for all who want the same thing."""
+        """The one gate of a session for all tasks that want the same thing."""
         gate: Gate | None = engine.gates.get(resource.gate_key)
         if gate is None:
             gate = engine.gates[resource.gate_key] = Gate(engine, resource)
@@ -392,7 +284,7 @@ class Gate:
         self._engine = engine
         self._resource = resource
         self.policy = resource.policy
-        self.asking: Asking | None = None
+        self.asking: FirstAsk | Tenure | None = None
         self.kept: Tenure | None = None  # the lease that its session may keep, used or not
         # As `asks` and the waiter say it, of one for whom `idle` holds.
         self.first_standing = WAITING | TOLD | (IN_TURN if self.policy.strict else 0)
@@ -403,25 +295,27 @@ class Gate:
         self._unseated = 0  # the times in a row that it did not hang after a refusal, as far as is known
         self.here = Here(exclusive=resource.policy.exclusive)
         self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
+        # The waiters of the queue whose leases nest, by owner: a grant looks for the waiters of its owner.
+        self._nesting: dict[str, dict[Waiter, None]] = {}
         self._head: Waiter | None = None
-        self._beside: dict[Waiter, None] = {}  # those that ask beside the head
+        self._beside: dict[Waiter, None] = {}  # the waiters that ask beside the head
         self._turns = Turns()
-        self._entering = False  # one got in by the place here, and those who waited then come along
-        self._in_turn = False  # the next head goes behind those that wait in other processes
-        # The last answer of the server to any task here; times of the loop.
+        self._entering = False  # one got in by the shared place, and the waiters of that time follow it
+        self._in_turn = False  # the next head goes behind the waiters of other processes
+        # The last answer of the server to any task of this session; times of the loop.
         self.answered_at = float("-inf")
         self.refused_until: float | None = None
-        self.silent_since: float | None = None  # when somebody asked first who has had no answer yet
-        self.refusal: Refused | None = None  # the last one, while somebody waits here whom it concerns
-        self._suspects: dict[Waiter, None] = {}  # of the queued, those that may wait for their own task
+        self.silent_since: float | None = None  # when the first task asked that has had no answer yet
+        self.refusal: Refused | None = None  # the last one, while a waiter is left that it concerns
+        self._suspects: dict[Waiter, None] = {}  # the queued waiters that may wait for their own task
 
     @property
     def must_tell_others(self) -> bool:
-        """Whether other processes must be told when nobody waits here any more."""
+        """Whether other processes must be told when no task of this session waits any more."""
         return self.place_taken or self._turns.owed
 
     def asks(self, acquisition: Waiter) -> int:
-        """That one asks the server, which is told how it stands to others."""
+        """That waiter asks: the flags by which the server is told how it stands to other waiters."""
         if self.silent_since is None:
             self.silent_since = self._engine.now()
         standing = IN_TURN if self.policy.strict else 0
@@ -437,12 +331,12 @@ class Gate:
         return standing
 
     def answered(self, now: float) -> None:
-        """The server has answered somebody here."""
+        """The server has answered a task of this session."""
         self.answered_at = now
         self.silent_since = None
 
     def refused_with(self, refusal: Refused, until: float | None) -> None:
-        """Somebody here was refused: for all who wait here, that is the news."""
+        """A task of this session was refused: for all its waiters, that is the news."""
         if self.awaited or self._beside or self.asking is not None:
             self.refusal = refusal
         self.refused_until = until
@@ -450,7 +344,7 @@ class Gate:
             acquisition.suspect()
 
     def watch_for_itself(self, acquisition: Waiter) -> None:
-        """Its task may be in its own way: each refusal here makes it look."""
+        """Its task may be in its own way: each refusal of this gate makes it look."""
         self._suspects[acquisition] = None
 
     def watch_no_more(self, acquisition: Waiter) -> None:
@@ -463,49 +357,59 @@ class Gate:
             return None if possession is None else possession.remaining()
         return max(0.0, self.refused_until - now)
 
-    # -- those who wait
-
+    # -- the waiters
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits here, other than beside the head or with a first request under way."""
+        """Whether a task of this session waits, other than beside the head or with a first request."""
         return self._head is not None or bool(self._queue)
 
     def _asking(self) -> Iterator[Waiter]:
-        """Those whose turn it is."""
+        """The waiters whose turn it is."""
         if self._head is not None:
             yield self._head
         yield from self._beside
 
     def _waiters(self) -> Iterator[Waiter]:
-        """Those that ask, and those that do not yet."""
+        """All waiters: first the ones that ask, then the ones that do not yet."""
         yield from self._asking()
         yield from self._queue
 
     def is_behind(self, acquisition: Waiter) -> bool:
-        """Whether others of here go first, so that it asks for no more than a seat."""
+        """Whether other waiters of this session go first, so that it asks for no more than a seat."""
         return acquisition in self._queue
 
     def others_wait(self, acquisition: Waiter) -> bool:
-        """Whether anybody else does."""
+        """Whether there is a waiter other than this one."""
         return any(one is not acquisition for one in self._waiters())
 
     @property
     def yielding_until(self) -> float:
-        """When the waiter that was woken elsewhere has had its chance; 0 when there is nobody to wait for."""
+        """When the waiter that was woken in another process has had its chance; 0 when there is none."""
         return self._turns.yielding_until if self.policy.yields else 0.0
 
-    # -- one that nobody has disturbed
+    # -- an acquire that no other one has disturbed
 
     @property
     def idle(self) -> bool:
-        """Whether nobody here waits, asks or excludes others, and nothing of it is remembered or owed."""
-        return not self.here.closed and not self._queue and self.alone
+        """Whether no task of this session waits, asks or excludes another; nothing is remembered or owed."""
+        turns = self._turns  # the rest as `alone`
+        return not (
+            self.here.closed
+            or self._queue
+            or self._head is not None
+            or self._beside
+            or self.place_taken
+            or self.asking is not None
+            or self._in_turn
+            or turns.owed
+            or turns.yielding_until
+        )
 
     @property
     def alone(self) -> bool:
-        """Whether who comes now waits for tasks of this session at most.
+        """Whether a task that comes now waits for tasks of this session at most.
 
-        Nobody here asks the server, and nothing is owed to others.
+        No task of this session asks the server, and nothing is owed to other processes.
         """
         turns = self._turns
         return not (
@@ -540,7 +444,7 @@ class Gate:
         if self.kept is not None and self.kept.claim is not claim:
             self.kept.pass_by()
 
-    # -- those who wait in general
+    # -- waiters in general
 
     def enter(self, acquisition: Waiter) -> None:
         if self.asking is not None:
@@ -550,16 +454,18 @@ class Gate:
             self._pass_by(acquisition.claim)
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
-        elif acquisition.claim.nests and self.here.are_of(acquisition.claim.owner):
+        elif (nests := acquisition.claim.nests) and self.here.are_of(acquisition.claim.owner):
             self._beside[acquisition] = None
             acquisition.take_turn(woken=False, in_turn=False)
         else:
             self._queue[acquisition] = None
+            if nests:
+                self._nesting.setdefault(acquisition.claim.owner, {})[acquisition] = None
             if self.policy.strict:
                 acquisition.sit_down()
 
     def _keeps_place(self, acquisition: Waiter) -> bool:
-        """Whether the place is needed here when this one gets in."""
+        """Whether other waiters of this session need the place when this one gets in."""
         if self._head is not None and self._head is not acquisition:
             return True
         return self.policy.stays and self.others_wait(acquisition)
@@ -570,10 +476,10 @@ class Gate:
         self._admit_next()
 
     def refused(self, acquisition: Waiter) -> bool:
-        """Whether it goes on as the head; if not, it waits behind it, before all others."""
+        """Whether it goes on as the head; if not, it waits behind the head, before all other waiters."""
         self._entering = False
         if acquisition is self._head:
-            self._turns.owed = False  # the present holder will wake the others
+            self._turns.owed = False  # the present holder will wake the other processes
             return True
         if self.is_behind(acquisition):
             return False
@@ -582,13 +488,16 @@ class Gate:
             self._head = acquisition
             return True
         self._queue = {acquisition: None, **self._queue}
+        if acquisition.claim.nests:
+            owner = acquisition.claim.owner
+            self._nesting[owner] = {acquisition: None, **self._nesting.get(owner, {})}
         return False
 
     def goes_first(self, seat: str) -> None:
-        """That seat of this session stands before all others, but another waiter here has asked.
+        """That seat of this session stands before all other seats, but another waiter of it has asked.
 
-        Requests can overtake each other. Then either its waiter sat down before those that came here earlier,
-        and is to ask; or it has left, and the request that gives its seat up is still on its way.
+        Requests can overtake each other. Then either the seat's waiter sat down before waiters that had come
+        earlier, and is to ask; or it has left, and the request that gives its seat up is still on its way.
         """
         for acquisition in self._queue:
             if acquisition.claim.token.startswith(seat):
@@ -596,19 +505,18 @@ class Gate:
                     self._admit(acquisition)
                 return
         if not any(asking.claim.token.startswith(seat) for asking in self._asking()):
-            self._engine.undo(self._nobody(seat), 1.0)
+            self._engine.undo(self._resource.nobody(seat), 1.0)
 
     def others_told(self) -> None:
-        """The other processes were told that nobody waits here any more."""
+        """The other processes were told that no task of this session waits any more."""
         self._turns.owed = False
         self.seat_dropped()
 
-    # -- those who hold
-
+    # -- the holders
     def granted(self, claim: Claim, answer: Granted, now: float, *, carried: bool) -> None:
-        """Somebody here holds it now: one that waited, and has gone, or a single try.
+        """A task of this session holds it now: a waiter, which has left the gate, or a single try.
 
-        `carried`: the request has told others of what was let go of here.
+        `carried`: the request has told other processes of what a task of this session has let go of.
         """
         if self.asking is not None:
             self.asking.become_waiter()
@@ -617,8 +525,8 @@ class Gate:
         self.refusal = None
         self.here.add(claim)
         if self.policy.exclusive:
-            if self._queue and claim.nests:
-                self._admit_owner()
+            if self._nesting and claim.nests:
+                self._admit_owners()
         else:
             self._turns.owed = owed  # permits that came back meanwhile were not granted
             # Strictly: a waiter that is refused must not be overtaken by one that asked after it.
@@ -628,15 +536,15 @@ class Gate:
                 self._entering = self.policy.together and self.place_taken
             self._admit_next()
         if self.place_taken and not self.needs_place:
-            self.drop_seat()  # it was kept for others, which have left in the meantime, or have got in
+            self.drop_seat()  # it was kept for other waiters, which have left since then, or have got in
         elif self._turns.owed and not self.awaited:
             self._turns.owed = False
-            self._engine.undo(self._nobody(), 1.0)
+            self._engine.undo(self._resource.nobody(), 1.0)
 
     def holder_releasing(self, claim: Claim) -> bool:
         """Called if `awaited`: whether the release of this holder must wake a waiter of another process.
 
-        If not, then `holder_gone` follows, which makes the head here try right behind it.
+        If not, then `holder_gone` follows, which makes the head try right behind it.
         """
         if not self.policy.quiet or claim not in self.here:
             return True
@@ -645,7 +553,7 @@ class Gate:
         if not self.policy.exclusive and self._head is not None and not self._head.asleep:
             return True  # its try is on its way, and cannot go right behind
         if self.policy.strict:
-            # Elsewhere a waiter may be the first, and is woken by the request that is refused for it.
+            # A waiter of another process may be the first: the request that is refused for it wakes it.
             self._turns.owed = True
             return False
         self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
@@ -653,9 +561,9 @@ class Gate:
         return self._in_turn
 
     def after_kept(self, tenure: Tenure) -> Waiter | Literal[False] | None:
-        """Who has the lease next that the session may keep: a waiter here, or None: nobody.
+        """The waiter of this session that has the kept lease next; None: no waiter, and the session keeps it.
 
-        False: it must be let go of, for a waiter of this session cannot be served by it, or stands in the
+        False: it must be let go of, for it cannot serve a waiter of this session, or a waiter stands in the
         queue on the server.
         """
         if not self.alone or self.here.several:
@@ -664,7 +572,7 @@ class Gate:
         return waiter if waiter is None or tenure.serves(waiter.target) else False
 
     def others_go_first(self) -> None:
-        """Another session asks for what this one keeps: this one goes behind it."""
+        """Another session asks for what this session keeps: this session goes behind the other one."""
         self._turns.others_ask()
         self._in_turn = True
 
@@ -691,18 +599,21 @@ class Gate:
         """
         if rung and any(bell not in self.bells for bell in rung):
             yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
-            self._engine.loop.call_later(yielding, _ignore, self)  # until then it remembers
+            # Until then the timer keeps this gate, which remembers who goes first.
+            self._engine.loop.call_later(yielding, _ignore, self, context=empty_context())
         elif not (self.policy.together or self.here.closed or self._head is None) and self._head.asleep:
             self._head.prompt("local", in_turn=self.yielding)  # its try was to go right behind
         elif overtaken and not self.awaited and not self.here.held:
-            # The last who waited here has left, and let others know: but then it was not free yet.
-            self._engine.undo(self._nobody(), 1.0)
+            # The last waiter of this session has left, and told other processes: but it was not free yet.
+            self._engine.undo(self._resource.nobody(), 1.0)
 
     def waiter_ended(self, acquisition: Waiter) -> None:
-        """A waiter has ended, by any way: it stands here no more."""
+        """A waiter has ended, by any way: it leaves this gate."""
         if self._head is acquisition:
             self._head = None
-        elif self._queue.pop(acquisition, acquisition) is not None:
+        elif acquisition in self._queue:
+            self._leave_queue(acquisition)
+        else:
             self._beside.pop(acquisition, None)
         if self._head is None and not self._queue and not self._beside:
             self.silent_since = None
@@ -729,19 +640,30 @@ class Gate:
     def _admit(self, acquisition: Waiter | None = None) -> None:
         """The first in the queue asks, or that one."""
         acquisition = acquisition or next(iter(self._queue))
-        del self._queue[acquisition]
+        self._leave_queue(acquisition)
         if self._head is None:
             self._head = acquisition
         else:
             self._beside[acquisition] = None
         acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
 
-    def _admit_owner(self) -> None:
-        """Other waiters here of the owner that has just got in ask for it as well."""
-        for acquisition in [waiting for waiting in self._queue if self.here.are_of(waiting.claim.owner)]:
-            del self._queue[acquisition]
+    def _admit_owners(self) -> None:
+        """Other waiters of the owner that has just got in ask for it as well."""
+        found = [own for owner in self.here.owners if (own := self._nesting.get(owner))]
+        if len(found) > 1:  # a lease was taken by force, and its task does not know yet
+            found = [{one: None for one in self._queue if any(one in own for own in found)}]
+        for acquisition in [one for own in found for one in own]:
+            self._leave_queue(acquisition)
             self._beside[acquisition] = None
             acquisition.take_turn(woken=True, in_turn=False)
+
+    def _leave_queue(self, acquisition: Waiter) -> None:
+        del self._queue[acquisition]
+        if self._nesting and acquisition.claim.nests:
+            own = self._nesting[owner := acquisition.claim.owner]
+            del own[acquisition]
+            if not own:
+                del self._nesting[owner]
 
     def _admit_next(self) -> None:
         """Makes one the head: first one that asks already and is to go first, then one that came later."""
@@ -760,7 +682,7 @@ class Gate:
     # -- the place in the queue on the server
 
     def take_place(self) -> None:
-        """Somebody of here may be seated."""
+        """A waiter of this session may be seated."""
         if not self.place_taken:
             self.place_taken = True
             self._engine.bells.add(self)
@@ -768,8 +690,9 @@ class Gate:
     def waiter_got_in(self, acquisition: Waiter) -> None:
         """A waiter got in, and the server has taken its place out of the queue.
 
-        Where each has a seat, the others keep theirs, and the bell: if requests overtake each other, one may
-        have sat down since that request was sent. And what an undo takes back may be executed after it.
+        Where each waiter has a seat, the other waiters keep their seats, and the bell: if requests overtake
+        each other, a waiter may have sat down since that request was sent. And what an undo takes back may be
+        executed after it.
         """
         if not (self.policy.strict and self.others_wait(acquisition)):
             self.seat_dropped()
@@ -783,21 +706,17 @@ class Gate:
 
     @property
     def needs_place(self) -> bool:
-        """Whether anybody waits here, or asks beside the head and would wait."""
+        """Whether a task of this session waits, or asks beside the head and would wait."""
         return any(not one.over for one in self._waiters())
 
     def drop_seat(self) -> None:
-        """Takes the place out of the queue on the server: nobody here needs it any more."""
+        """Takes the place out of the queue on the server: no waiter needs it any more."""
         of_use = self.place_of_use(1.0)
         self.seat_dropped()
-        self._engine.undo(self._nobody(), of_use, leave=True)
-
-    def _nobody(self, seat: str = "") -> Claim:
-        """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
-        return Claim(self._resource.commands, seat, "", 1000)
+        self._engine.undo(self._resource.nobody(), of_use, leave=True)
 
     def place_of_use(self, seconds: float) -> float:
-        """Seconds for which the request that gives it up is of use, if without it that is `seconds`."""
+        """Seconds for which the request that gives it up is of use: `seconds`, if no place is taken."""
         return max(seconds, self._resource.commands.lingers) if self.place_taken else seconds
 
     # -- its bell
@@ -809,7 +728,7 @@ class Gate:
 
     @property
     def heard(self) -> bool:
-        """Whether we are told when it is our turn."""
+        """Whether the session is told when it is this gate's turn."""
         return self._armed and self._engine.hears
 
     def _listened_for(self) -> None:
@@ -832,8 +751,8 @@ class Gate:
                 self._prompt("local")  # it may have been rung for the head
         return others
 
-    def listener(self) -> Listener | Command[int] | None:
-        """Shows that a waiter is still here, and tells when it must ask; None where it asks anyway."""
+    def listener(self) -> Listener | Request[int] | None:
+        """Shows that a waiter still waits, and tells when it must ask; None where it asks anyway."""
         waiter = self._head
         if waiter is None or not waiter.asleep:
             waiter = self._first_seated or waiter  # the head may get in, and its seat go, before that
@@ -845,7 +764,7 @@ class Gate:
         return waiter.claim.listener()
 
     def listened(self, answer: int) -> None:
-        """The server's answer about the waiters here: a time, or the reason why the head must ask."""
+        """The server's answer about the waiters of this gate: a time, or why the head must ask."""
         if not self._armed:
             return  # something newer is known
         if answer in (GONE, NOT_OURS):
@@ -854,7 +773,7 @@ class Gate:
         self._answered = True
         self._unseated = 0
         if answer == BELL_RUNG:
-            self.rung("poll")  # the news of it was lost, or is on its way; or nobody here may ask now
+            self.rung("poll")  # the news of it was lost, or is on its way; or no waiter may ask now
         elif self._head is None:
             return
         elif answer == ASK and not self.yielding_until:
@@ -874,7 +793,7 @@ class Gate:
                     self._head.sleep_unheard()
 
     def rung(self, way: str) -> None:
-        """The bell was rung; `way` is how we know. Somebody here is to try, unless nobody here may."""
+        """The bell was rung; `way` is how the session knows. The head is to try, if it may."""
         self._armed = False
         if not self._prompt(way) and self.policy.strict and self.awaited:
             (self._head or next(iter(self._queue))).sit_down()  # its bell is to hang again
@@ -905,11 +824,11 @@ class Gate:
 
     @property
     def _first_seated(self) -> Waiter | None:
-        """Of those who wait for their turn to ask, the first that has a seat of its own."""
+        """Of the waiters that do not ask yet, the first that has a seat of its own."""
         return next(iter(self._queue), None) if self.policy.strict else None
 
     def _prompt(self, way: str) -> bool:
-        """The head is to ask; False if nobody here may."""
+        """The head is to ask; False if there is none, or it may not."""
         if self._head is None or self.here.closed:
             return False
         self._head.prompt(way, in_turn=False)

@@ -1,8 +1,8 @@
 """Renewals, and what else a session learns of its leases: one timer, a watch over each, and news of losses.
 
-No task a lease, and none for all of them either: requests that are due are sent from a timer's callback, so
-that a program that cancels every task of the loop (as `asyncio.run` does at its end) does not stop the
-renewal of leases whose bodies still unwind.
+There is no task for each lease, nor one for all leases: a timer's callback sends the requests that are due.
+So a program that cancels every task of the loop (as `asyncio.run` does at its end) does not stop the renewal
+of leases whose bodies still unwind.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from ..transport import GONE_SILENT, Call, Command, Fault, Kept, OnRung, clocks, ignore, several
+from .._tasks import empty_context
+from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore, several
 from .clock import milliseconds
+from .lease import NEVER
 from .process import current_pid
-from .term import NEVER
 
 if TYPE_CHECKING:
     from ..transport import Script
-    from .claim import Claim
     from .context import Context
     from .events import Events
-    from .lease import Possession
+    from .lease import Claim, Possession, Term
     from .queue import Gate
     from .resumption import Resumption
-    from .term import Term
 
 
 @final
@@ -44,16 +43,16 @@ class Renewal:
 
     __slots__ = ("_call", "_possession", "_renews", "_watch")
 
-    def __init__(self, possession: Possession, watch: Watch, command: Command[Any], *, renews: bool) -> None:
+    def __init__(self, possession: Possession, watch: Watch, command: Request[Any], *, renews: bool) -> None:
         self._possession = possession
         self._watch = watch
         self._renews = renews
         make = watch.remade(possession) if renews else None
         until = possession.term.deadline
-        self._call: Call[Any] | None = Call(command, self._answered, self._failed, until=until, make=make)
+        self._call: Request[Any] | None = command.ask(self._answered, self._failed, until=until, make=make)
 
     def send(self) -> None:
-        """Its watch knows of it: the answer may be here at once."""
+        """Called when its watch knows of it: the answer may arrive at once."""
         assert self._call is not None, "a renewal is sent once"
         self._possession.engine.send(self._call)
 
@@ -65,7 +64,7 @@ class Renewal:
         """The lease, if it still waits for the answer."""
         return [] if self._call is None else [self._possession]
 
-    def _end(self) -> Call[Any]:
+    def _end(self) -> Request[Any]:
         call, self._call = self._call, None
         assert call is not None, "a renewal ends once"
         return call
@@ -92,8 +91,8 @@ class Renewal:
 class Watch(weakref.ref["Possession"]):
     """The watchdog's weak hold on a possession, from the grant until it ends or is let go of.
 
-    A possession that nobody has any more is collected, and its renewals end: so the caller of a method here
-    gives it. The parts that are needed after that stand here once more.
+    A possession to which no code refers any more is collected, and its renewals end: so the caller of a
+    method gives the possession. The watch has a copy of the parts that are needed after that.
 
     Invariants:
     - at most one request is under way, alone or in a convoy, and none once the watch has ended;
@@ -130,18 +129,6 @@ class Watch(weakref.ref["Possession"]):
     watchdog: Watchdog
     watched: tuple[bytes, ...]
     _changed: bool  # it must be asked for, as the server has told of a change
-
-    def begin(self, watchdog: Watchdog, possession: Possession) -> None:
-        """Once, right after it was made: a constructor of Python's own would take longer."""
-        self.watchdog = watchdog
-        self.claim = possession.claim
-        self.gate = possession.gate
-        self.guarded = None
-        self.label = possession.label
-        self.name = possession.name
-        self.renewal = None
-        self.watched = ()
-        self._changed = False
 
     def end(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
@@ -198,16 +185,16 @@ class Watch(weakref.ref["Possession"]):
 
     # -- asking
 
-    def renewal_now(self, possession: Possession, *, hears: bool) -> Command[Kept]:
+    def renewal_now(self, possession: Possession, *, hears: bool) -> Request[Kept]:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
         ttl = possession.term.asks(possession.engine.now())
         return self.claim.renew(milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed)
 
-    def remade(self, possession: Possession) -> Callable[[], Command[Kept]] | None:
+    def remade(self, possession: Possession) -> Callable[[], Request[Kept]] | None:
         """Makes it when it is written: its ttl must not reach past `max_hold`, however long it has waited."""
         return functools.partial(self._renewal_then, possession) if possession.term.limited else None
 
-    def _renewal_then(self, possession: Possession) -> Command[Kept]:
+    def _renewal_then(self, possession: Possession) -> Request[Kept]:
         return self.renewal_now(possession, hears=possession.engine.hears)
 
     def _listens(self, *, hears: bool) -> bool:
@@ -217,7 +204,7 @@ class Watch(weakref.ref["Possession"]):
         """
         return not self._changed and (hears or bool(self.watched))
 
-    def renew_alone(self, possession: Possession, renewal: Command[Kept]) -> Renewal:
+    def renew_alone(self, possession: Possession, renewal: Request[Kept]) -> Renewal:
         """Sends this renewal by itself."""
         return self._send(Renewal(possession, self, renewal, renews=True))
 
@@ -264,16 +251,16 @@ class Watch(weakref.ref["Possession"]):
 
     # -- answers
 
-    def confirmed(self, possession: Possession, call: Call[Any]) -> None:
+    def confirmed(self, possession: Possession, call: Request[Any]) -> None:
         """The server has it, by the renewal that was made last."""
         sent, ahead = possession.engine.timed(call.sent, call.sent_steady)
         possession.term.confirmed(sent, ahead=ahead)
         self.owned(possession, call)
 
-    def owned(self, possession: Possession, call: Call[Any]) -> None:
+    def owned(self, possession: Possession, call: Request[Any]) -> None:
         """The server has it, as it has answered."""
         engine = possession.engine
-        self.arm(call.command.watched if engine.hears else ())
+        self.arm(call.watched if engine.hears else ())
         self.watchdog.watch(possession)
 
     def arm(self, keys: tuple[bytes, ...]) -> None:
@@ -291,7 +278,7 @@ class Watch(weakref.ref["Possession"]):
         self.not_told(possession, fault)
 
     def not_told(self, possession: Possession, fault: Fault) -> None:
-        """An error was the answer; only a key that others have overwritten is a loss."""
+        """The answer was an error; only a key that another program has overwritten is a loss."""
         self.renewal = None
         if fault.foreign:
             possession.lose(str(fault.error))
@@ -316,20 +303,20 @@ class Company(list["Watch"]):
 
     __slots__ = ("hears", "renewal")
 
-    renewal: Command[list[Any]]
+    renewal: Request[list[Any]]
     hears: bool
 
 
 @final
 class Convoys:
-    """Gathers the renewals of one turn of the watchdog, and sends those of one ttl together.
+    """Gathers the renewals of one turn of the watchdog, and sends the renewals of one ttl together.
 
     Only where one request may be for several names.
 
-    The timer of the watchdog keeps this object, and must not keep a session that nobody uses any more.
+    The timer of the watchdog keeps this object, and must not keep a session that no task uses any more.
 
     Attributes:
-        companies: Those that are due in this turn, by their first member.
+        companies: The companies that are due in this turn, by their first member.
         hears: Whether the server tells of changes: as of `begin`, for it is asked for each renewal.
     """
 
@@ -349,7 +336,7 @@ class Convoys:
         self.hears = engine is not None and engine.hears
 
     def take(self, possession: Possession) -> bool:
-        """Whether the lease is renewed with others, when `send` is called."""
+        """Whether the lease is renewed with other leases, when `send` is called."""
         script = possession.claim.commands.renewed_by
         if script is None or not self._possible:
             return False
@@ -377,7 +364,7 @@ class Convoys:
         convoys: list[Convoy | Renewal] = []
         still: list[Watch] = []
         members: list[Possession] = []
-        renewals: list[Command[Kept]] = []
+        renewals: list[Request[Kept]] = []
         at = 0
         while at < len(watches):
             if (company := self._again(watches, at)) is not None:
@@ -401,7 +388,7 @@ class Convoys:
         return convoys
 
     def _again(self, watches: list[Watch | None], at: int) -> Company | None:
-        """The company of the watch there, if its request can be sent again, and has no room for others."""
+        """The company of the watch there, if its request can be sent again, and has no room for more."""
         watch = watches[at]
         company = None if watch is None else self.companies.get(watch)
         if company is None or company.hears is not self.hears:
@@ -410,7 +397,7 @@ class Convoys:
         return company if full and company == watches[at : at + len(company)] else None
 
     def _together(
-        self, engine: Context, watches: list[Watch], members: list[Possession], renewals: list[Command[Kept]]
+        self, engine: Context, watches: list[Watch], members: list[Possession], renewals: list[Request[Kept]]
     ) -> Convoy | Renewal:
         if len(watches) == 1:
             return watches[0].renew_alone(members[0], renewals[0])
@@ -422,8 +409,8 @@ class Convoy:
     """Leases that are renewed by one request.
 
     Invariants:
-    - each is renewed, kept or lost as if its renewal had been sent alone: what the server refuses for one of
-      them is no answer to the others, and what it refuses for all is asked again for each alone;
+    - each lease is renewed, kept or lost as if its renewal had been sent alone: what the server refuses for
+      one lease is no answer to the other leases, and what it refuses for all is asked again for each alone;
     - a lease that has left, as it was let go, is not told of the answer, nor renewed if the request is
       written again.
 
@@ -441,10 +428,10 @@ class Convoy:
         engine: Context,
         watches: list[Watch],
         members: list[Possession],
-        renewals: list[Command[Kept]],
+        renewals: list[Request[Kept]],
         *,
         hears: bool,
-        again: Command[list[Any]] | None = None,
+        again: Request[list[Any]] | None = None,
     ) -> None:
         self._engine = engine
         self._watches = watches
@@ -454,10 +441,10 @@ class Convoy:
         self._hears = hears
         for watch in watches:
             watch.renewal = self
-        self._together: Command[list[Any]] = several(renewals) if again is None else again
+        self._together: Request[list[Any]] = several(renewals) if again is None else again
         until = max([possession.term.deadline for possession in members])
-        self._call: Call[Any] = Call(
-            self._together, self._answered, self._failed, until=until, make=self._as_of_now
+        self._call: Request[Any] = self._together.again().ask(
+            self._answered, self._failed, until=until, make=self._as_of_now
         )
         engine.send(self._call)
 
@@ -466,6 +453,12 @@ class Convoy:
         self._number -= 1
         if not self._number:
             self._engine.forget(self._call)
+            self._end()
+
+    def _end(self) -> None:
+        # Nothing may refer back to this object: leases must be freed without the garbage collector.
+        self._call.on_reply = self._call.on_fault = ignore
+        self._call.make = None
 
     def unanswered(self) -> list[Possession]:
         """The leases that still wait for the answer."""
@@ -476,7 +469,7 @@ class Convoy:
             if watch.renewal is self:
                 yield watch, possession
 
-    def _as_of_now(self) -> Command[list[Any]]:
+    def _as_of_now(self) -> Request[list[Any]]:
         if self._number != len(self._members):
             left: list[tuple[Watch, Possession]] = list(self._waiting())
             self._watches = [watch for watch, _ in left]
@@ -487,6 +480,7 @@ class Convoy:
 
     def _answered(self, replies: list[Any]) -> None:
         engine, call = self._engine, self._call
+        self._end()
         sent, ahead = engine.timed(call.sent, call.sent_steady)
         hears = engine.hears
         renewed: list[Possession] = []
@@ -513,6 +507,7 @@ class Convoy:
         engine.events.renewed(renewed)
 
     def _failed(self, fault: Fault) -> None:
+        self._end()
         for watch, possession in self._waiting():
             if fault.transient:
                 watch.not_renewed(possession, fault)
@@ -546,14 +541,17 @@ class Tracked:
     however often the key changes, and however few keys the server remembers.
 
     Args:
-        rung: Told of all that is not of a lease here, too: a bell, say.
-        forget: Nobody wants to hear of that key any more.
+        rung: Told of all keys that have changed, also of keys of no lease: a bell, say.
+
+    Attributes:
+        ask_all: Asks for all leases, also the leases that are not armed.
+        forget: Told of a key when no lease wants to hear of its changes any more.
 
     Invariant: a lease that is armed was confirmed by a command whose last read was tracked, and nothing was
     heard of it since.
     """
 
-    __slots__ = ("_armed", "_loop", "_rested", "_rung", "forget")
+    __slots__ = ("_armed", "_loop", "_rested", "_rung", "ask_all", "forget")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rung: OnRung) -> None:
         self._loop = loop
@@ -561,6 +559,7 @@ class Tracked:
         self._armed: dict[bytes, Listening | dict[Listening, None]] = {}
         # Keys that were asked for a moment ago, and whether they have changed since.
         self._rested: dict[bytes, bool] = {}
+        self.ask_all: Callable[[], object]
         self.forget: Callable[[bytes], None] = ignore  # until there is a connection
 
     def __len__(self) -> int:
@@ -582,7 +581,7 @@ class Tracked:
                 self._armed[key] = {known: None, watch: None}
 
     def disarm(self, watch: Listening, keys: Iterable[bytes]) -> None:
-        """Ends the tracking: nobody relies on the lease any more."""
+        """Ends the tracking: no task relies on the lease any more."""
         for key in keys:
             known = self._armed.get(key)
             if isinstance(known, dict):
@@ -596,6 +595,9 @@ class Tracked:
 
     def rung(self, way: str, keys: Iterable[bytes] | None) -> None:
         """These have changed; None: possibly all of them, or nothing more is heard."""
+        if way == ANOTHER_MASTER:
+            self.ask_all()
+            return
         if way != GONE_SILENT:
             self._rung(way, keys)
         if not self._armed:
@@ -623,7 +625,7 @@ class Tracked:
             known.told(changed=True)
             return
         self._rested[key] = False
-        self._loop.call_later(_APART, self._has_rested, key)
+        self._loop.call_later(_APART, self._has_rested, key, context=empty_context())
         for watch in known:
             watch.told(changed=True)
 
@@ -650,7 +652,7 @@ class Watchdog:
 
     Invariants:
     - a watched possession has exactly one entry in the heap that counts, or has been tended a moment ago and
-      will have one; all others are stale;
+      will have one; all other entries are stale;
     - a forgotten possession is never tended again, whatever entries it has left.
 
     Attributes:
@@ -681,6 +683,12 @@ class Watchdog:
     def possessions(self) -> list[Possession]:
         return [possession for watch in self.watches if (possession := watch()) is not None]
 
+    def ask_all(self) -> None:
+        """Another server has taken the place of the one that has granted these: each is asked for at once."""
+        for possession in self.possessions():
+            if possession.watch is not None:
+                possession.watch.ask(possession, changed=False)
+
     def stalled(self, moment: float) -> float:
         """Seconds for which the event loop did not run around that moment, as far as its timers tell."""
         overdue = min(self._timer_at, self._look_back_at)
@@ -709,10 +717,26 @@ class Watchdog:
         watch: Watch | None = possession.watch
         if watch is None:
             watch = possession.watch = Watch(possession, _collected)  # a method would be one more object each
-            watch.begin(self, possession)
+            # A constructor of Python's own would take longer.
+            watch.watchdog = self
+            watch.claim = possession.claim
+            watch.gate = possession.gate
+            watch.label = possession.label
+            watch.name = possession.name
+            watch.guarded = watch.renewal = None
+            watch.watched = ()
+            watch._changed = False  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
             self.watches.add(watch)
-        self._turn = watch.turn = self._turn + 1
-        self._enter(possession.term.due, watch, 1)
+        self._turn = watch.turn = turn = self._turn + 1
+        term = possession.term  # as `Term.due`, and `_enter`
+        due = term.deadline if term.stopping else term.deadline - term.grace
+        due = min(term.renewal_due, due)
+        heapq.heappush(self._heap, (due, turn, watch))
+        self._entered += 1
+        if due < self._timer_at:
+            self._wake_by(due)
+        if self._entered > 2 * len(self.watches) + _SLACK:
+            self._drop_stale()
         return watch
 
     def forget(self, watch: Watch) -> None:
@@ -724,12 +748,12 @@ class Watchdog:
             self._entered = 0
 
     def collected(self, watch: Watch) -> None:
-        """Nobody has its lease any more."""
+        """Its possession was collected: no code refers to the lease any more."""
         if watch not in self.watches:
             return
         # May run in any thread: only the loop's own changes the session.
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._abandon, watch)
+            self._loop.call_soon_threadsafe(self._abandon, watch, context=empty_context())
         what = (
             f"a lease of {watch.label} {watch.name!r} was never released: enter it with `async with`, or "
             "call release()"
@@ -740,12 +764,12 @@ class Watchdog:
         if watch in self.watches:
             self.forget(watch)
             watch.gate.holder_vanished(watch.claim)
-            self._events.abandoned(watch.label.lower(), watch.name)
+            self._events.abandoned(watch.label.lower(), watch.name, context=watch.claim.context)
 
     def watch_all(
-        self, possessions: Iterable[Possession], *, again: Command[list[Any]] | None, hears: bool
+        self, possessions: Iterable[Possession], *, again: Request[list[Any]] | None, hears: bool
     ) -> None:
-        """As `watch`, of many that were confirmed together: those that are due together are one entry.
+        """As `watch`, of many that were confirmed together: one entry for all that are due together.
 
         `again`: the request that has renewed all of them, which may do so again while the server tells of
         changes, or does not, as now.
@@ -775,18 +799,21 @@ class Watchdog:
         if due < self._timer_at:
             self._wake_by(due)
         if self._entered > 2 * len(self.watches) + _SLACK:
-            self._heap, heap, self._entered = [], self._heap, 0
-            for moment, turn, stale in heap:
-                if watches := [watch for watch in _watches_of(stale) if watch.turn == turn]:
-                    self._heap.append((moment, turn, watches))
-                    self._entered += len(watches)
-            heapq.heapify(self._heap)
+            self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        self._heap, heap, self._entered = [], self._heap, 0
+        for moment, turn, stale in heap:
+            if watches := [watch for watch in _watches_of(stale) if watch.turn == turn]:
+                self._heap.append((moment, turn, watches))
+                self._entered += len(watches)
+        heapq.heapify(self._heap)
 
     def _wake_by(self, due: float) -> None:
         if due < self._timer_at:
             self._stop()
             self._timer_at = due
-            self._timer = self._loop.call_at(due, self._run)
+            self._timer = self._loop.call_at(due, self._run, context=empty_context())
             if self._resumption is not None:
                 self._resumption.listen(self.look_at_clocks)
                 self._resumption = None
@@ -816,12 +843,14 @@ class Watchdog:
         if asked or convoys:
             look_back_at = now + _ANSWERED_WITHIN
             self._look_back_at = min(self._look_back_at, look_back_at)
-            self._loop.call_at(look_back_at, self._look_back, look_back_at, asked, convoys)
+            self._loop.call_at(
+                look_back_at, self._look_back, look_back_at, asked, convoys, context=empty_context()
+            )
         if self._heap:
             self._wake_by(max(self._heap[0][0], now + _BREATH))
 
     def _tend_due(self, now: float) -> list[tuple[float, int, Watch]]:
-        """Those that wait for an answer of their own: when to look again, and the turn of that entry."""
+        """The watches that wait for an answer of their own, with when to look again, and the entry's turn."""
         left, soon, steady = _AT_ONCE, now + _ANSWERED_WITHIN, clocks.steady()
         asked: list[tuple[float, int, Watch]] = []
         while self._heap and self._heap[0][0] <= now and left > 0:

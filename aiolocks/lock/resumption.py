@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from .._tasks import empty_context
 from ..transport.closed_loops import finalized
 from .process import current_pid
 
@@ -48,7 +49,7 @@ class Resumption:
             return
         timer = _Timer(number, self._loop)
         try:
-            self._loop.add_reader(number, _resumed, timer, weakref.WeakMethod(told))
+            empty_context().run(self._loop.add_reader, number, _resumed, timer, weakref.WeakMethod(told))
         except NotImplementedError:
             timer.close()
         else:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast, final
+from typing import TYPE_CHECKING, Any, Final, Never, Protocol, Self, Unpack, cast, final
 
+from .._tasks import spawn
 from ..errors import LockError, SessionClosedError
 from ..transport import (
     PROTOCOLS,
@@ -32,20 +33,22 @@ from .backoff import Backoff
 from .context import Context, GuardMode, OnDeadlock, Search, SessionOptions, Settings, Wakeup
 from .events import Events
 from .guard import GUARD_MODES, ward
-from .misuse import AsyncOnly
+from .leaving import Release
+from .misuse import AsyncOnly, running_loop
 from .options import (
     LARGEST_METADATA,
     LARGEST_VALUE,
     Metadata,
     Seconds,
     key_prefix,
+    reject_unknown,
     seconds,
     size,
     user_metadata,
 )
 from .renewal import Convoys, Tracked, Watchdog
 from .resumption import Resumption
-from .sources import DEFAULT_SESSIONS, PREFIX, sessions_are
+from .sources import DEFAULT_SESSIONS, PREFIX, AsyncClient, Source, sessions_are
 from .statistics import SessionStatistics
 from .tenure import Keep
 from .wakeups import Bells
@@ -58,9 +61,31 @@ if TYPE_CHECKING:
 # -- The client that a session makes for itself, and closes.
 
 
+_MEANT: Final = {
+    "db": "a client with db=",
+    "key_prefix": "prefix=",
+    "namespace": "prefix=",
+    "retry": "backoff=",
+    "socket_timeout": "command_timeout=",
+    "timeout": "command_timeout=",
+    "ttl": "Lock(session, name, ttl=...)",
+    "url": "Session.from_url(url)",
+    **dict.fromkeys(("host", "password", "port", "ssl", "username"), "a client with it"),
+}
+# That is how an `aiolocks.sync.Session` makes them.
+_KINDS: Final = {
+    kind.lower(): f"write {kind}(session, …), or make an aiolocks.sync.Session for threads"
+    for kind in (
+        *("Combiner", "FairLock", "FencedRegister", "Latch", "Leadership", "Limits", "Lock", "MultiLock"),
+        *("RWLock", "RangeLock", "RateLimit", "ReentrantLock", "Schedule", "Semaphore", "SingleFlight"),
+        *("Turnstile", "UniqueJob"),
+    )
+} | {"redlock": "write Redlock([client, …], name), of independent masters"}
+
+
 @final
 class OwnClient:
-    """It is made when it is first needed, and again for another event loop, or after it was closed.
+    """A client that is made when it is first needed, and again for another event loop, or once it was closed.
 
     Args:
         source: A URL, or a function that makes a client.
@@ -71,7 +96,7 @@ class OwnClient:
 
     __slots__ = ("_beside", "_client", "_open")
 
-    def __init__(self, source: str | Callable[[], Any]) -> None:
+    def __init__(self, source: Source) -> None:
         self._client: Any = None
         self._beside: Sequence[Any] = ()
         if isinstance(source, str):
@@ -83,13 +108,13 @@ class OwnClient:
             raise TypeError(f"give a URL, or a function that makes a client, not {type(source).__name__}")
 
     def get(self) -> Any:
-        """The client of now."""
+        """The present client."""
         if self._client is None:
             self._client, self._beside = self._open()
         return self._client
 
     def forget(self) -> tuple[Any, ...]:
-        """The next client is a new one; what has to be closed of this one."""
+        """The next client is a new one. Returns what has to be closed of the present one."""
         clients = () if self._client is None else (self._client, *self._beside)
         self._client, self._beside = None, ()
         return clients
@@ -101,7 +126,7 @@ def _made(make: Callable[[], Any]) -> tuple[Any, Sequence[Any]]:
     return client, ()
 
 
-# -- Engines that serve several sessions together: those of a `Redlock`.
+# -- Engines that serve several sessions together: the engines of a `Redlock`.
 
 
 @final
@@ -116,16 +141,16 @@ class JointEngines:
 
     def __init__(self) -> None:
         self.all: weakref.WeakSet[Context] = weakref.WeakSet()
-        # Those that this session leads, which have its settings, and for which sessions.
+        # The engines that this session leads, which have its settings, and for which sessions.
         self._led: list[tuple[tuple[weakref.ref[object], ...], Context]] = []
 
     @property
     def led(self) -> list[Context]:
-        """Those that this session leads."""
+        """The engines that this session leads."""
         return [engine for _, engine in self._led]
 
     def led_for(self, sessions: tuple[object, ...]) -> Context | None:
-        """The one that this session leads for exactly these, if it can be used here and now."""
+        """The engine that this session leads for exactly these sessions, if it can be used in this loop."""
         members = tuple(map(weakref.ref, sessions))
         for those, engine in self._led:
             if those == members and engine.serves:
@@ -180,9 +205,10 @@ class Session(AsyncOnly):
     of the client. It uses no connection of the client's pool. It belongs to one event loop and one process.
 
     Use `async with Session(redis) as session:`. On exit, the session accepts no new acquire, ends every
-    waiter with `SessionClosedError`, marks its leases LOST, cancels the bodies that entered them, waits at
-    most 1 s for these to end and release, and closes its connection. A lock that gets a client and no session
-    uses `Session.of(client)`, which needs no close.
+    waiter with `SessionClosedError`, releases the leases that no code works under, marks the other
+    leases LOST, cancels the bodies that entered them, waits at most 1 s for these bodies to end and release,
+    and closes its connection; see `aclose`. A lock that gets a client and no session uses
+    `Session.of(client)`, which needs no close.
 
     Args:
         client: `redis.asyncio.Redis` (its own `protocol` and `decode_responses` do not matter) or
@@ -208,13 +234,13 @@ class Session(AsyncOnly):
             least ten times the ttl. It only matters if the server's clock is set back.
         metadata: JSON values, kept with every lease of the session, and readable by every user that can read
             the keys.
-        largest_metadata: Bytes of JSON that the metadata of a lease may have, together with those of the
-            session. More raises `ConfigurationError` before anything is sent. Each acquire sends its
+        largest_metadata: Bytes of JSON that the metadata of a lease may have, together with the metadata
+            of the session. More raises `ConfigurationError` before anything is sent. Each acquire sends its
             metadata, and each refusal has the metadata of the holders.
         largest_value: Bytes that a value of a `SingleFlight` or a `FencedRegister` may have. Every server
             accepts the default, however it is configured. A server closes the connection if it gets more than
             its `client-query-buffer-limit`. A larger value of a `SingleFlight` is not lost: the caller that
-            made it gets it, and others get `ResultNotKeptError`.
+            made it gets it, and other callers get `ResultNotKeptError`.
         guard: What happens when code in a body keeps the event loop from running until an entered lease of
             this session (with `on_lost="cancel"`) is about to end: the lease is not renewed then, and the
             body cannot be cancelled. Some time before that end (5 % of the ttl, 50 ms at least, a quarter of
@@ -238,10 +264,11 @@ class Session(AsyncOnly):
     """
 
     _elsewhere = "tasks can share it; in another process, make one with a client of that process"
+    _meant = _KINDS
 
     def __init__(
         self,
-        client: Any,
+        client: AsyncClient,
         *,
         prefix: str = PREFIX,
         wakeup: Wakeup = "auto",
@@ -255,8 +282,11 @@ class Session(AsyncOnly):
         guard: GuardMode = "log",
         on_deadlock: OnDeadlock = "report",
         listeners: Iterable[object] = (),
+        **unknown: Never,
     ) -> None:
-        own = client if isinstance(client, OwnClient) else None
+        reject_unknown("Session", unknown, _MEANT)
+        given: Any = client
+        own = given if isinstance(given, OwnClient) else None
         if own is None:
             check_client(client)
         if wakeup not in WAKEUPS and not isinstance(wakeup, KeyspaceWakeup):
@@ -296,7 +326,7 @@ class Session(AsyncOnly):
         return self._given if self._own is None else self._own.get()
 
     @classmethod
-    def from_url(cls, url: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> Session:
+    def from_url(cls, url: Source, **options: Unpack[SessionOptions]) -> Session:
         """A session that makes its client when it is first used, and closes the client when it is closed.
 
         ```python
@@ -312,9 +342,9 @@ class Session(AsyncOnly):
                 await report()
         ```
 
-        It can be made before there is an event loop, and used on several event loops one after the other, as
-        in tests. On each loop, and in each forked process, it makes a new client. After it was closed, only
-        `async with` opens it again.
+        The session can be made before there is an event loop, and used on several event loops one after the
+        other, as in tests. On each loop, and in each forked process, it makes a new client. After it was
+        closed, only `async with` opens it again.
 
         Args:
             url: `redis://`, `rediss://` (TLS) or `unix://`, as redis-py reads it.
@@ -328,10 +358,12 @@ class Session(AsyncOnly):
         Raises:
             TypeError, ValueError: An argument is wrong, or the URL names no server.
         """
-        return cls(OwnClient(url), **options)
+        make: Any = cls
+        made: Session = make(OwnClient(url), **options)
+        return made
 
     @classmethod
-    def of(cls, client: Any) -> Session:
+    def of(cls, client: AsyncClient) -> Session:
         """The default session of a client: the same object for the same client on the same event loop.
 
         It is made on first use, with default arguments. It needs no close: its connection ends with the loop
@@ -340,19 +372,20 @@ class Session(AsyncOnly):
         have gone. The next use makes a new connection, as for the client.
 
         `asyncio.run` ends a loop correctly, and so do `loop.shutdown_asyncgens()` and `loop.close()`
-        together. `loop.close()` alone closes only the connection: leases that are still held end with their
-        ttl. Threads that each have a loop may share one client.
+        together: leases that no code works under are released, as `aclose` does. `loop.close()` alone closes
+        only the connection: leases that are still held end with their ttl. Threads that each have a loop may
+        share one client.
 
         Raises:
             TypeError: It is not a client.
             RuntimeError: There is no running event loop.
         """
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         # Threads with a loop each share them: each step is one of a dictionary, and an entry is of one thread
         # until its loop is closed.
         if not hasattr(client, DEFAULT_SESSIONS):
             check_client(client)
-            attributes = cast("dict[str, Any]", vars(client))
+            attributes = vars(client)
             attributes.setdefault(DEFAULT_SESSIONS, {})
             attributes.setdefault("aclose", partial(_aclose, client))
         sessions: dict[asyncio.AbstractEventLoop, Session] = getattr(client, DEFAULT_SESSIONS)
@@ -375,12 +408,32 @@ class Session(AsyncOnly):
     ) -> None:
         await self.aclose()
 
-    async def aclose(self) -> None:
+    async def aclose(self, *, release: Release = "unused") -> None:
         """Closes the session, as the end of its `async with` does. A second call does nothing.
 
-        A body that does not end within 1 s keeps its lock until its ttl has passed. A lease that was never
-        entered does so, too, because the session cannot know whether its holder has stopped.
+        A lease that no body is inside of is released, if the task that acquired it is done, or is the task
+        that closes the session: all of them together, within `command_timeout`. Any other lease is lost. A
+        body is cancelled, and gives its lock back as it ends. If it does not end within 1 s, the name stays
+        taken until the ttl has passed. So does the name of a lease that was acquired and not entered by a
+        task that still runs, because it may still work. The log says how many were released, cancelled and
+        left, and until when names stay taken.
+
+        A lease that was handed to another task or thread cannot be seen: it is released if the task that
+        acquired it is done. If this would do harm, enter it in the task that works, or close with
+        `release="none"`.
+
+        Args:
+            release: `"unused"`, the default, as above. `"none"`: no lease is released. Leases that the
+                session keeps between uses (`cache=`) are no longer held, and are released in any case.
+
+        Raises:
+            ValueError: `release` is neither.
+
+        If it is cancelled, the session is closed in the background.
         """
+        if release not in ("unused", "none"):
+            raise ValueError(f"release must be 'unused' or 'none', not {release!r}")
+        closer = asyncio.current_task()
         mixed_prefixes.closed(self)
         engine = self._engine
         if engine is None:
@@ -389,9 +442,13 @@ class Session(AsyncOnly):
         engines = [*self._joint.all, *([] if engine is None else [engine])]
         try:
             if len(engines) == 1:
-                await engines[0].aclose()
+                await engines[0].aclose(closer, release=release == "unused")
             elif engines:
-                await asyncio.gather(*(engine.aclose() for engine in engines))
+                loop = asyncio.get_running_loop()
+                closings = [engine.aclose(closer, release=release == "unused") for engine in engines]
+                await asyncio.gather(
+                    *(spawn(loop, closing, name="aiolocks-close", context=None) for closing in closings)
+                )
         finally:
             if self._own is not None and self._engine is engine:  # else it was opened again meanwhile
                 for client in self._own.forget():
@@ -419,8 +476,8 @@ class Session(AsyncOnly):
         this session. It never raises because of the server, and never takes longer than `within`, unless the
         loop does not run. Then the probe gets no answer at all, and fails by its own time-out.
 
-        A restart of the process does not help if the server is away: "Run in Kubernetes" on the page "Deploy"
-        says for which probe this is.
+        A restart of the process does not help if the server is away: "Run in Kubernetes" on the page "Run it
+        in production" says for which probe this is.
 
         Args:
             within: Seconds that the answer may take. Default 5 s.
@@ -435,6 +492,7 @@ class Session(AsyncOnly):
         Cancelled, it changes nothing.
         """
         within = seconds("within", within, least=0.001)
+        running_loop()
         try:
             async with asyncio.timeout(within):
                 engine = self._usable_engine()
@@ -450,7 +508,8 @@ class Session(AsyncOnly):
         time may be shown or not. A pattern without wildcards reads only this name.
 
         Args:
-            pattern: Of names: `*`, `?` and `[…]` as in a shell; `glob.escape(name)` for one that has these.
+            pattern: A pattern of names, with `*`, `?` and `[…]` as in a shell. For a name that has these
+                characters: `glob.escape(name)`.
 
         Returns:
             All names that are held, waited for, or wrong (`problem`), in the order of names. Names of which
@@ -467,7 +526,7 @@ class Session(AsyncOnly):
     async def deadlocks(self) -> list[Deadlock]:
         """Finds tasks of all processes that wait for each other, and would wait for ever.
 
-        It looks at waits of at least 0.4 s, also those with a time-out, of tasks that have entered a lease
+        It looks at waits of at least 0.4 s, also waits with a time-out, of tasks that have entered a lease
         which does not end by itself (renewed, without `max_hold`). It knows all kinds of locks of this prefix
         and server except `Redlock`. A suspected deadlock is checked a second time, and in between each
         session confirms that its task still waits; this takes 0.6 to 1.6 s. Waits of aiolocks versions that
@@ -493,16 +552,18 @@ class Session(AsyncOnly):
         its session gets pushes (`wakeup` `"tracking"` or `"keyspace"`); otherwise at its next renewal, after
         at most a third of its ttl. Until then its body runs at the same time as the next holder's. The fence
         stays, so a store that compares fencing tokens is safe. The error and the log of the holder say that
-        it was released by force, and by whom; to more than 16 holders of one name, and of a `Redlock`, a
-        `Schedule`, a `SingleFlight` or a `UniqueJob`, only that the server no longer has it as the holder.
+        it was released by force, and by whom. If a name has more than 16 holders, and for a `Redlock`, a
+        `Schedule`, a `SingleFlight` or a `UniqueJob`, they only say that the server no longer has it as the
+        holder.
 
         A key that is not as aiolocks writes it (`problem`) is removed. Of a `MultiLock`, only this name is
-        freed at once, and the others when its holder has noticed the loss. If it is cancelled, the name may
-        be freed or not; a second call does no harm.
+        freed at once, and the other names when its holder has noticed the loss. If it is cancelled, the name
+        may be freed or not; a second call does no harm.
 
         Args:
             name: Name of the lock.
-            kind: Such as `"lock"`, `"fairlock"`, `"semaphore"`, `"rwlock"`; None for every kind of that name.
+            kind: Such as `"lock"`, `"fairlock"`, `"semaphore"`, `"rwlock"`; None for every kind of that name
+                that has holders. `"ratelimit"` fills the bucket of a `RateLimit`: its waiters move up.
             by: The operator, as the holder is told; of a long name, the first 200 characters. None: host,
                 process and task of the caller.
 
@@ -527,8 +588,11 @@ class Session(AsyncOnly):
             state = f"held={len(engine.watchdog)} waiting={len(engine.waiting)}"
         return f"<Session prefix={self._settings.prefix!r} {state}>"
 
+    def _has(self, engine: Context) -> bool:
+        return engine is self._engine or engine in self._joint.all
+
     def _rest(self) -> None:
-        """Its client was closed: so are its connections, as soon as they serve nobody."""
+        """Its client was closed: so are its connections, as soon as no lease and no task uses them."""
         for engine in (*self._joint.all, *([] if self._engine is None else [self._engine])):
             engine.rest()
 
@@ -537,12 +601,13 @@ class Session(AsyncOnly):
 
     def _begin(self, connect_to: Callable[..., Transport]) -> Context:
         """A new context with the settings of this session: builds the parts, and joins them."""
-        loop, settings, events = asyncio.get_running_loop(), self._settings, self._events
+        loop, settings, events = running_loop(), self._settings, self._events
         session_id = secrets.token_hex(8)
         resumption = Resumption(loop)
         watchdog = Watchdog(loop, events, resumption)
         bells = Bells(loop)
         tracked = watchdog.tracked = Tracked(loop, bells.rung)
+        tracked.ask_all = watchdog.ask_all
         transport = connect_to(
             loop=loop,
             prefix=settings.prefix,
@@ -595,7 +660,7 @@ class Session(AsyncOnly):
         """For the block, this session makes its clients by that function, as `from_url` does. For tests.
 
         Raises:
-            RuntimeError: It is in use already; or it is still, where it cannot be closed from here.
+            RuntimeError: It is in use already; or it is still in use at the end, in a loop that runs.
         """
         if self._engine is not None and not (self._engine.left_behind or self._engine.closing):
             raise RuntimeError("this session is in use already: redirect it before it is used")
@@ -629,7 +694,7 @@ class Session(AsyncOnly):
 
 
 async def _aclose(client: Any, *args: Any, **options: Any) -> None:
-    """`aclose` of a client that has default sessions: the library tells nobody else of it."""
+    """`aclose` of a client that has default sessions: the client has no other way to tell of it."""
     aclose = cast("Callable[..., Any]", cast("Any", type(client)).aclose)  # also of a subclass
     try:
         await aclose(client, *args, **options)

@@ -22,10 +22,11 @@ async def wait_shielded(
 ) -> None:
     """Waits for clean-up that goes on by itself, through any cancellation.
 
-    The future must come to an end by itself. When nobody is in a hurry it is waited for to that end;
-    from a cancellation on, for at most `LONGEST_DELAY` seconds more. A cancellation that arrived here is
-    raised in the end: it is never swallowed. Where one passes several clean-ups, as of locks inside each
-    other, that is its time for all of them: the error itself carries the end of it from one to the next.
+    The future must come to an end by itself. Without a cancellation it is waited for to that end; from a
+    cancellation on, for at most `LONGEST_DELAY` seconds more. A cancellation that arrived meanwhile is
+    raised in the end: it is never swallowed. Where a cancellation passes several clean-ups, as of locks
+    inside each other, these seconds are for all of them together: the error itself carries the end of this
+    time from one clean-up to the next.
 
     Both ways of cancelling are covered: a native one comes once and is remembered; a cancelled anyio
     scope would cancel every further wait, so that these happen under a shield.
@@ -44,7 +45,7 @@ async def wait_shielded(
 
 
 async def hold_up(make_future: Callable[[], asyncio.Future[Any]], arrived: asyncio.CancelledError) -> None:
-    """The rest of `wait_shielded` for who has waited by itself until that cancellation arrived; raises it."""
+    """The rest of `wait_shielded`, for a caller that waited by itself until it was cancelled; raises that."""
     await _wait_on(make_future, arrived, arrived=arrived)
 
 
@@ -54,7 +55,7 @@ async def _wait_on(
     *,
     arrived: asyncio.CancelledError | None,
 ) -> None:
-    """Waits for as long as that cancellation may be held up, and raises what has `arrived` here."""
+    """Waits for as long as that cancellation may be held up, and raises what has `arrived`."""
     loop = asyncio.get_running_loop()
     deadline = vars(first).setdefault(_HELD_UP_UNTIL, loop.time() + LONGEST_DELAY)
     with _shield():
@@ -74,7 +75,7 @@ async def _wait_on(
 def _shield() -> AbstractContextManager[object]:
     """A shield against cancelled scopes of anyio.
 
-    Whoever has entered a scope has loaded its backend. Where nobody has, the shield would be the first to
+    Code that has entered a scope has loaded its backend. Where no code has, the shield would be the first to
     load it, in the middle of a loss: that keeps the event loop for 80 ms, out of the time in which the body
     is to unwind.
     """

@@ -1,36 +1,28 @@
-"""Requests of a session outside any queue: one answer for one caller, and those that undo others."""
+"""Requests of a session outside any queue: one answer for one caller; and requests that undo other ones."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from .._tasks import empty_context
 from ..errors import BackendError
-from ..transport import Call, Command, Fault, Released, Transport, ignore, take_back
+from ..transport import Fault, Released, Request, Transport, ignore, take_back
 from .notes import note
 
+if TYPE_CHECKING:
+    from .lease import Claim
+
 T = TypeVar("T")
-
-
-class _Claim(Protocol):
-    """What was asked for under one token; see `claim`."""
-
-    def release(self, *, leave: bool) -> Command[Released]:
-        """Takes back a grant at once: nothing was run under it."""
-        ...
-
-    def settle(self) -> Command[None] | None:
-        """Nothing may be created for its token any more."""
-        ...
 
 
 @final
 class SingleRequests:
     """Sends what a task or a clean-up asks of the server by itself.
 
-    It knows the connection, and not the session: an undo may last longer than a session that nobody uses
-    any more, and must not keep it.
+    It knows the connection, and not the session: an undo may last longer than a session that no task
+    uses any more, and must not keep it.
 
     Args:
         loop: The loop of the session.
@@ -55,32 +47,32 @@ class SingleRequests:
         """A future for a waiter: it ends with the session at the latest."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waited_for.add(future)
-        future.add_done_callback(self._waited_for.discard)
+        future.add_done_callback(self._waited_for.discard, context=empty_context())
         return future
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for anything."""
+        """Whether a task waits for an answer."""
         return bool(self._waited_for)
 
     def end_with(self, make_error: Callable[[], Exception]) -> None:
-        """Ends all that somebody waits for: the session is closed."""
+        """Ends all requests that a task waits for: the session is closed."""
         for future in tuple(self._waited_for):
             if not future.done():
                 future.set_exception(make_error())
 
     def start(
         self,
-        command: Command[T],
+        command: Request[T],
         *,
         until: float,
-        make: Callable[[], Command[T]] | None = None,
+        make: Callable[[], Request[T]] | None = None,
         told: Callable[[T], object] | None = None,
         patient: bool = False,
-    ) -> tuple[Call[T], asyncio.Future[T]]:
+    ) -> tuple[Request[T], asyncio.Future[T]]:
         """Sends a command; its end is the future's, or the session's.
 
-        `told` is called with the answer when it comes, whether anybody waits for it still or not. `patient`
+        `told` is called with the answer when it comes, whether a task still waits for it or not. `patient`
         for what is held: it waits for a server that cannot be reached.
         """
         future: asyncio.Future[T] = self.waiter()
@@ -97,13 +89,13 @@ class SingleRequests:
                     note(fault.error, f"aiolocks: asked for {command.keys[0].decode(errors='replace')!r}")
                 future.set_exception(fault.error)
 
-        call = Call(command, replied, failed, until=until, patient=patient, make=make, on_late=told)
+        call = command.again().ask(replied, failed, until=until, patient=patient, make=make, on_late=told)
         self._send(call)
         return call, future
 
     def undo(
         self,
-        claim: _Claim,
+        claim: Claim,
         ttl: float,
         *,
         leave: bool = False,
@@ -113,7 +105,7 @@ class SingleRequests:
 
     def take_back(
         self,
-        command: Command[T],
+        command: Request[T],
         ttl: float,
         *,
         told: Callable[[T], None] = ignore,
@@ -121,7 +113,7 @@ class SingleRequests:
         """Sends an undo, which is of use for `ttl` seconds at least; see `transport.take_back`."""
         take_back(command, send=self._send, loop=self._loop, seconds=ttl, told=told)
 
-    def settle(self, claim: _Claim) -> None:
-        """Synchronous: what was sent for this claim creates nothing any more once others may adopt it."""
+    def settle(self, claim: Claim) -> None:
+        """Synchronous: what was sent for this claim creates nothing any more once a task may adopt it."""
         if (command := claim.settle()) is not None:
-            self._send(Call(command, ignore, ignore, until=self._loop.time()), at_once=True)
+            self._send(command.again().ask(ignore, ignore, until=self._loop.time()), at_once=True)

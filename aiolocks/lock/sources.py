@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Final, Protocol, TypeGuard
 
 from ..errors import SessionClosedError
@@ -15,6 +15,18 @@ DEFAULT_SESSIONS: Final = "_aiolocks_sessions"
 """Attribute of a client under which its default sessions live exactly as long as it does."""
 
 PREFIX: Final = "aiolocks"
+
+
+class AsyncClient(Protocol):
+    """A client of `redis.asyncio` or `valkey.asyncio`, also of a cluster, as type checkers see it.
+
+    It says what only these clients have in common: their names would be `Any` where valkey-py is not
+    installed, and then anything would do.
+    """
+
+    def aclose(self) -> Awaitable[Any]: ...
+
+    def execute_command(self, *args: Any, **options: Any) -> Awaitable[Any]: ...
 
 
 class _Session(Protocol):
@@ -33,8 +45,15 @@ class _Session(Protocol):
 
     def _usable_engine(self) -> Context: ...
 
+    def _has(self, engine: Context) -> bool: ...
+
     def _lead(self, sessions: tuple[Any, ...]) -> Context: ...
 
+
+Client = AsyncClient | _Session
+"""What a lock takes first: a client, or an `aiolocks.Session`."""
+Source = str | Callable[[], AsyncClient]
+"""What a session makes its client of: a URL, or a function."""
 
 _session: type[_Session]
 
@@ -49,14 +68,14 @@ def is_session(source: Any) -> TypeGuard[_Session]:
     return isinstance(source, _session)
 
 
-def source_of(client: Any) -> Any:
+def source_of(client: Client) -> Any:
     """A session or a client, as given; checked.
 
     Raises:
         TypeError: It is neither.
     """
     # The check takes longer than all else that makes a lock: it is not done again for a client in use.
-    # Its own attributes are looked at: a wrapper shows those of the client in it.
+    # Its own attributes are looked at: a wrapper shows the attributes of the client in it.
     if not isinstance(client, _session) and DEFAULT_SESSIONS not in getattr(client, "__dict__", ()):
         check_client(client, or_session=True)
     return client
@@ -88,6 +107,12 @@ def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Context:
     """
     sessions = tuple(_session_for(source, used_by) for source in sources)
     return sessions[0]._lead(sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the other door
+
+
+def works_for(source: Any, engine: Context) -> bool:
+    """Whether that context is of this session, or of a default session of this client."""
+    sessions = (source,) if is_session(source) else tuple(getattr(source, DEFAULT_SESSIONS, {}).values())
+    return any(session._has(engine) for session in sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the third door
 
 
 def log_level(source: Any, error: BaseException) -> int:

@@ -43,7 +43,10 @@ class SessionStatistics:
         acquisitions: Number of leases granted.
         timeouts: Number of acquisitions that ended because their `blocking_timeout` passed.
         losses: Number of leases lost.
-        commands_sent: Number of requests sent to the server, without those that set up a connection.
+        releases_unconfirmed: Number of releases that the server did not confirm before the lease ended. The
+            work under these leases had ended in time.
+        commands_sent: Number of requests sent to the server, without the requests that set up a
+            connection.
         wakeups: How often a waiter was woken to try, by cause: `local` (a holder in this session has
             released), `tracking` or `keyspace` (a push of the server), `poll` (its sleep was over).
         wait_seconds: How long the granted acquisitions waited.
@@ -58,6 +61,7 @@ class SessionStatistics:
     acquisitions: int
     timeouts: int
     losses: int
+    releases_unconfirmed: int
     commands_sent: int
     wakeups: Mapping[str, int]
     wait_seconds: Histogram
@@ -71,12 +75,23 @@ class SessionStatistics:
 class Counters:
     """The running counts behind `SessionStatistics`."""
 
-    __slots__ = ("acquisitions", "cache_hits", "hold", "losses", "recalls", "timeouts", "wait", "wakeups")
+    __slots__ = (
+        "acquisitions",
+        "cache_hits",
+        "hold",
+        "losses",
+        "recalls",
+        "releases_unconfirmed",
+        "timeouts",
+        "wait",
+        "wakeups",
+    )
 
     def __init__(self) -> None:
         self.acquisitions = 0
         self.timeouts = 0
         self.losses = 0
+        self.releases_unconfirmed = 0
         self.cache_hits = 0
         self.recalls = 0
         self.wakeups = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
@@ -92,6 +107,7 @@ class Counters:
             acquisitions=self.acquisitions,
             timeouts=self.timeouts,
             losses=self.losses,
+            releases_unconfirmed=self.releases_unconfirmed,
             commands_sent=commands_sent,
             wakeups=MappingProxyType(dict(self.wakeups)),
             wait_seconds=self.wait.histogram(),
@@ -104,15 +120,15 @@ class Counters:
 
 @final
 class _Durations:
-    __slots__ = ("_counts", "_total")
+    __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._total = 0.0
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        self._counts[bisect_left(BOUNDS, seconds)] += 1
-        self._total += seconds
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
 
     def histogram(self) -> Histogram:
-        return Histogram(bounds=BOUNDS, counts=tuple(self._counts), total=self._total)
+        return Histogram(bounds=BOUNDS, counts=tuple(self.counts), total=self.total)

@@ -13,7 +13,7 @@ from .holders import described_in, holder_info, who_in
 
 if TYPE_CHECKING:
     from ..transport import Granted
-    from .claim import Claim
+    from .lease import Claim
 
 
 _OPERATOR: Final = 200
@@ -21,7 +21,7 @@ _OPERATOR: Final = 200
 
 
 def holder_in(lease: bytes, now_us: int = -1) -> HolderInfo | None:
-    """The holder of a lease 'token:fencing token:metadata'; None of one that nobody held, or is not ours.
+    """The holder of a lease 'token:fencing token:metadata'; None of one that had no holder or is not ours.
 
     `now_us` is the server's time, if it is known for how long the lease has been held.
     """
@@ -32,7 +32,7 @@ def holder_in(lease: bytes, now_us: int = -1) -> HolderInfo | None:
 
 
 def parties(claim: Claim, grant: Granted) -> tuple[HolderInfo, HolderInfo] | None:
-    """The one from whom that grant was taken, and the one who has it now; None if nobody had it."""
+    """The holder from which that grant was taken, and the one that has it now; None if it had no holder."""
     loser = holder_in(grant.lost)
     thief = holder_in(f"{claim.owner}:{grant.fencing_token}:{claim.metadata}".encode())
     return None if loser is None or thief is None else (loser, thief)

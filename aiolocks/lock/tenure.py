@@ -2,7 +2,7 @@
 
 A *tenure* is one stay of a lease with a session, from the grant to the one release. It has one token on the
 server, and serves any number of holders, one at a time; each of them has a fencing token of its own, of a
-block that the grant has reserved. An acquire from a tenure that nobody uses is a *hit*, and sends nothing. A
+block that the grant has reserved. An acquire from a tenure that no task uses is a *hit*, and sends nothing. A
 *recall* is the news that another session asks: the script that refuses it changes the lock key, which the
 owner tracks.
 
@@ -11,18 +11,19 @@ owner tracks.
 | `ASKING` | `USED` | granted, and the mark says that the session may keep it |
 | `ASKING` | `OVER` | granted without that, refused for good, or its task has left |
 | `USED` | `USED` | released, and a waiter of the same session has it next: no request |
-| `USED` | `IDLE` | released, and nobody here waits |
+| `USED` | `IDLE` | released, and no task of the session waits |
 | `USED` | `OVER` | released after a recall, in doubt, or with another ttl; lost, detached, given back |
 | `IDLE` | `USED` | a hit |
 | `IDLE` | `OVER` | it is released: for a recall, a change of the key, the end of the connection, a request |
 | | | of the session that it cannot serve, after `cache` seconds, or as the session ends |
 
 Invariants, each with its ablation in `tests/simulation/safeguards/of_tenures.py`:
-- once it was asked for, nobody gets in by it: `keeps` is cleared in the step that learns of it, for good;
+- once another session has asked for it, no task gets in by it: `keeps` is cleared, for good, in the step that
+  learns of it;
 - a hit only while the local deadline leaves it a third of its ttl;
 - a fencing token is given once, and none beyond the block;
 - while there is a connection on which its key is tracked, and only then, it keeps;
-- one holder: a tenure that is used is no idle one;
+- one holder: a tenure that is used is no idle one, and an idle one has the context of no acquire;
 - one release, and nothing by the tenure after it;
 - an idle tenure ends after `cache` seconds, and with its session.
 
@@ -37,31 +38,34 @@ import enum
 import logging
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
-from ..transport import Command, Granted, Kept, KeptSteps, Released, clocks, locks_release, slot_of
-from .claim import Claim
-from .lease import RELEASED, Asked, End, Possession, Releasing
+from .._tasks import empty_context
+from ..transport import Granted, Kept, KeptSteps, Released, Request, clocks, locks_release, slot_of
+from .lease import RELEASED, Binding, Claim, End, Possession, Releasing, Term
 from .process import current_pid
-from .term import Term
+from .waiter import Attempt, FirstAsk, Waiter
 
 if TYPE_CHECKING:
-    from ..errors import LockError
+    from .._holders import HolderInfo
     from ..transport import Answer
     from .events import Events
+    from .lease import Lease
     from .options import Options
     from .queue import Gate
-    from .waiter import Grant
+    from .renewal import Tracked, Watch
+
 
 log = logging.getLogger("aiolocks.session")
 
 _NUMBERS: Final = 65_536
 """Fencing tokens of a block: after a death, a fence may be ahead of the clock by as many microseconds."""
 _MOST_IDLE: Final = 1_024
-"""Tenures of a session that nobody uses. About 1 KiB each here, and 0.7 KiB on the server."""
+"""Idle tenures of a session. About 1 KiB each in the process, and 0.7 KiB on the server."""
 _MOST_HABITS: Final = 1_024
 _TOGETHER: Final = 32
-"""Releases in one request: at most 1 ms of the server's time, in which it answers nobody else."""
+"""Releases in one request: at most 1 ms of the server's time, in which it answers no other request."""
 _STRIKE: Final = 3
 """Hits of a tenure before its recall, below which it has not paid."""
 _PAUSE: Final = 0.25
@@ -87,7 +91,7 @@ class Habit:
 
     Attributes:
         used_at: Loop time of its last release.
-        strikes: The recalls that came too early, less the others.
+        strikes: The recalls that came too early, less the other recalls.
         not_before: Loop time until which it is not kept.
     """
 
@@ -107,12 +111,6 @@ class Habit:
         self.not_before = now + min(_LONGEST_PAUSE, _PAUSE * 2 ** min(self.strikes, 10))
 
 
-class _Tracked(Protocol):
-    def arm(self, watch: Any, keys: Iterable[bytes], /) -> None: ...
-
-    def disarm(self, watch: Any, keys: Iterable[bytes], /) -> None: ...
-
-
 @final
 class Keep:
     """The leases that a session keeps, and what it remembers of their names.
@@ -123,8 +121,8 @@ class Keep:
 
     Attributes:
         counters: Of the session.
-        idle: The tenures that nobody uses.
-        live: Those that are not over, by name.
+        idle: The tenures that no task uses.
+        live: The tenures that are not over, by name.
         looks_at: Loop time of the timer.
         run: Hits since the event loop had its last turn for them.
         tracked: Tells of changes of keys.
@@ -146,7 +144,7 @@ class Keep:
         "tracked",
     )
 
-    tracked: _Tracked
+    tracked: Tracked
 
     def __init__(self, loop: asyncio.AbstractEventLoop, events: Events) -> None:
         self._events = events
@@ -176,7 +174,9 @@ class Keep:
         """Another session has asked for it."""
         now = self._loop.time()
         tenure.habit.recalled(now, tenure.hits)
-        self._events.recalled(tenure.kind, tenure.name, tenure.claim.number, now - tenure.granted_at)
+        claim = tenure.claim
+        held_for = now - tenure.granted_at
+        self._events.recalled(tenure.kind, tenure.name, claim.number, held_for, context=claim.context)
 
     def unheard(self, way: str) -> None:
         """Nothing can be kept, for the server does not track keys for this session. Said once."""
@@ -185,16 +185,16 @@ class Keep:
             log.warning("locks with a cache= are released at once: keys are not tracked (wakeup: %s)", way)
 
     def pass_by(self, names: Iterable[str]) -> None:
-        """A request of this very session for these names follows, of which the server does not tell it."""
+        """A request of this session for these names follows: the server tells no session of its own."""
         if self.live:
             for name in names:
                 if (tenure := self.live.get(name)) is not None:
                     tenure.pass_by()
 
-    # -- the end of those that nobody uses
+    # -- the end of idle tenures
 
     def now_idle(self, tenure: Tenure) -> None:
-        """One more that nobody uses: the timer is set later than its end, or there are too many."""
+        """One more tenure is idle: the timer is set later than its end, or too many are idle."""
         if self.closed:
             tenure.end()
             return
@@ -207,10 +207,10 @@ class Keep:
         if self._timer is not None:
             self._timer.cancel()
         self.looks_at = when
-        self._timer = self._loop.call_at(when, self._look)
+        self._timer = self._loop.call_at(when, self._look, context=empty_context())
 
     def _look(self) -> None:
-        """Ends those whose time has passed, and those whose time nearly has: in few requests."""
+        """Ends the tenures whose time has passed, or nearly has: in few requests."""
         self._timer, self.looks_at = None, math.inf
         if self._pid != current_pid():
             return  # forked: they are of the parent
@@ -220,7 +220,7 @@ class Keep:
             self._look_at(min(tenure.idle_until for tenure in self.idle))
 
     def end_all(self) -> None:
-        """Releases all that nobody uses."""
+        """Releases all idle tenures."""
         if self._pid == current_pid():
             self._release([*self.idle])
 
@@ -267,14 +267,14 @@ class KeptClaim(Claim):
     number: int
     tenure: Tenure | None
 
-    def acquire(self, ttl_ms: int, standing: int = 0) -> Command[Answer]:
+    def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
         self._ttl_ms = ttl_ms
         tenure, numbers = self.tenure, 0
         if tenure is not None and tenure.keeps:
             tenure.track()
             numbers = tenure.numbers
         command = self.steps.keep(self.token, ttl_ms, self.metadata, standing, numbers)
-        command.watched = command.keys[:1]
+        command.track(command.keys[:1])
         return command
 
     @property
@@ -282,10 +282,13 @@ class KeptClaim(Claim):
         """Its commands."""
         return cast("KeptSteps", self.commands)
 
-    def release(self, *, ring: bool = True, leave: bool = False) -> Command[Released]:
+    def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
         return self.steps.let_go(self.token, self._ttl_ms, self.number, ring=ring, leave=leave)
 
-    def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Command[Kept]:
+    def end(self, *, ring: bool = True) -> Request[Released]:
+        return self.release(ring=ring)
+
+    def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
         self._ttl_ms = ttl_ms
         tenure = self.tenure
         if tenure is None:
@@ -295,7 +298,7 @@ class KeptClaim(Claim):
             self.commands.watch(command)
         return command
 
-    def annotate(self, fields: Any) -> Command[bool]:
+    def annotate(self, fields: Any) -> Request[bool]:
         if self.tenure is not None:
             self.tenure.untrack()  # what stands in the key then has no mark
         return super().annotate(fields)
@@ -312,10 +315,10 @@ class Tenure:
 
     Attributes:
         claim: Its token, and how it is released.
-        early: Seconds by which it may end earlier than that, together with others.
+        early: Seconds by which it may end before `idle_until`, together with other tenures.
         granted_at: Loop time of its grant.
         hits: The holders after the first.
-        idle_until: Loop time at which it ends if nobody uses it.
+        idle_until: Loop time at which it ends if no task uses it.
         keeps: It may serve another holder, for all that is known.
         term: Its deadline and its renewals, whoever holds it.
     """
@@ -345,10 +348,10 @@ class Tenure:
     alone = True
     """It speaks for its key: see `renewal.Tracked`."""
 
-    _watch: Any
+    _watch: Watch | None
     term: Term
 
-    def __init__(self, target: Asked, claim: KeptClaim, habit: Habit) -> None:
+    def __init__(self, target: Binding[Any], claim: KeptClaim, habit: Habit) -> None:
         options = target.options
         self.claim = claim
         claim.tenure = self
@@ -417,24 +420,24 @@ class Tenure:
             self._answer()
 
     def become_waiter(self) -> None:
-        """As of what asks in a gate: somebody else comes."""
+        """As of a `FirstAsk` in a gate: another task comes."""
         self.end()
 
     def _answer(self) -> None:
-        """Tells who asks that somebody is inside, and finds out if it was lost."""
-        watch: Any = self._watch
+        """Tells the session that asks that a task is inside, and finds out if the lease was lost."""
+        watch = self._watch
         possession = None if watch is None else watch()
-        if possession is not None:
-            cast("Any", watch).ask_now(possession)
+        if watch is not None and possession is not None:
+            watch.ask_now(possession)
 
     # -- its holders
 
-    def begin(self, target: Asked, grant: Grant) -> CachedPossession:
+    def begin(self, target: Binding[Any], grant: Granted) -> CachedPossession:
         """Granted, and it may be kept: for its first holder."""
         assert self.state is TenureState.ASKING, self.state
         options = target.options
         claim = self.claim
-        claim.first = claim.number = grant.answer.fencing_token
+        claim.first = claim.number = grant.fencing_token
         self._last = claim.first + self.numbers - 1
         sent, ahead = self.engine.timed(grant.sent, grant.sent_steady)
         self.granted_at = sent
@@ -446,7 +449,7 @@ class Tenure:
             self.keeps = False
         return CachedPossession(target, self, sent, hit=False)
 
-    def watched(self, watch: Any) -> None:
+    def watched(self, watch: Watch) -> None:
         """Its holder's watch. If it was asked for meanwhile, this is the moment to answer."""
         self._watch = watch
         if not self.keeps:
@@ -454,7 +457,7 @@ class Tenure:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody uses it."""
+        """Whether no task uses it."""
         return self.state is TenureState.IDLE
 
     @property
@@ -462,14 +465,14 @@ class Tenure:
         """Whether there is as much time left as a lease that is due for renewal has."""
         return self.term.moment(self.engine.now(), clocks.steady()) + self._margin < self.term.deadline
 
-    def serves(self, target: Asked) -> bool:
+    def serves(self, target: Binding[Any]) -> bool:
         """Whether the next holder may be one of that lock: of the same options, with time left."""
         if not self.keeps or self.claim.number >= self._last:
             return False
         options = target.options
         return (options is self._options or _alike(options, self._options)) and self.lasts
 
-    def taken(self, target: Asked) -> CachedPossession | None:
+    def taken(self, target: Binding[Any]) -> CachedPossession | None:
         """A hit: the lease for a task that asks now; None, and it is over, if it cannot serve it."""
         if not self.serves(target):
             self.end()
@@ -479,13 +482,15 @@ class Tenure:
         del kept.idle[self]
         self.gate.asking = None
         self.state = TenureState.USED
-        self.claim.number += 1
+        claim = self.claim
+        claim.number += 1
+        claim.context = copy_context()
         self.hits += 1
         kept.run += 1
         kept.counters.cache_hits += 1
         possession = CachedPossession(target, self, engine.now(), hit=True)
         watch = self._watch = engine.watchdog.watch(possession)
-        self.gate.here.entrust(self.claim, watch)
+        self.gate.here.entrust(claim, watch)
         return possession
 
     def handed(self) -> Granted:
@@ -496,7 +501,7 @@ class Tenure:
         return Granted(self.claim.number, 0)
 
     def keep(self, possession: CachedPossession) -> bool:
-        """Its holder lets go: whether it stays, with the next waiter here, or with nobody."""
+        """Its holder lets go: whether it stays, with the next waiter of the session, or idle."""
         term, engine, gate = self.term, self.engine, self.gate
         watch, now = possession.watch, engine.now()
         if (
@@ -529,12 +534,12 @@ class Tenure:
 
     # -- its end
 
-    def letting_go(self) -> Command[Released]:
+    def letting_go(self) -> Request[Released]:
         """Its release."""
         return self.claim.release()
 
     def end(self) -> None:
-        """Nobody uses it, and it is released: at once, ahead of what is asked for next."""
+        """No task uses it, and it is released: at once, ahead of what is asked for next."""
         assert self.state is TenureState.IDLE, self.state
         self.over()
         gate = self.gate
@@ -601,7 +606,7 @@ class CachedPossession(NotedPossession):
     shares_token = True
     tenure: Tenure
 
-    def __init__(self, target: Asked, tenure: Tenure, now: float, *, hit: bool) -> None:
+    def __init__(self, target: Binding[Any], tenure: Tenure, now: float, *, hit: bool) -> None:
         self.cached = hit
         self.claim = tenure.claim
         self.engine = target.engine
@@ -623,20 +628,167 @@ class CachedPossession(NotedPossession):
     def number_in_key(self) -> int:
         return self.tenure.claim.first
 
-    async def let_go(self, cancelled_by: asyncio.CancelledError | None) -> LockError | None:
-        if self.end is None and self._releasing is None and self.tenure.keep(self):
-            return None
-        return await super().let_go(cancelled_by)
+    def begin_release(self) -> bool:
+        if self.end is None and not self._letting_go and self.tenure.keep(self):
+            return False
+        return super().begin_release()
+
+    def send_release(self) -> None:
+        self.tenure.over()
+        super().send_release()
 
     def passed_on(self, now: float) -> None:
         """Its session keeps the lease, for the next holder."""
         self.end = RELEASED
         if self._over is not None:
             self._over.set()
-        watch, self.watch = self.watch, None
+        watch: Any = self.watch
+        self.watch = None
         watch.end()
         self.engine.events.released(self, now - self.granted_at)
+        self.claim.context = None
 
     def _end(self, end: End) -> None:
         self.tenure.over()
         super()._end(end)
+
+
+# -- Acquiring a lock that its session may keep between uses: from what it keeps, or from the server.
+
+
+LeaseT = TypeVar("LeaseT", bound="Lease")
+
+_HIT: Final = Granted(0, 0)
+"""For the leases of hits, which the server has not granted one by one."""
+
+
+@final
+class KeptBinding(Binding[LeaseT]):
+    """A lock with a `cache` in a session."""
+
+    __slots__ = ()
+
+    async def _attempt(
+        self, blocking_timeout: float | None, *, once: bool, by_force: bool = False
+    ) -> LeaseT | None:
+        assert not by_force, "a lock with a cache refuses that"
+        engine, gate, kept = self.engine, self.gate, self.engine.kept
+        deadline = None if blocking_timeout is None else engine.now() + blocking_timeout
+        while True:
+            tenure = gate.kept
+            if tenure is not None and tenure.idle:
+                if kept.run >= RUN:
+                    kept.run = 0
+                    await asyncio.sleep(0)  # this task holds nothing yet: a recall may come meanwhile
+                    continue
+                hit = tenure.taken(self)
+                if hit is not None:
+                    engine.events.acquired(hit, 0.0)
+                    return self._lease_type(self, hit, _HIT)
+            left = blocking_timeout
+            if deadline is not None:  # in milliseconds, because messages tell of it
+                left = min(blocking_timeout or 0.0, round(max(0.0, deadline - engine.now()) + 0.0005, 3))
+            acquisition = await self._asked(left, once=once)
+            grant = acquisition.grant
+            if grant is None:
+                self._not_had(acquisition, blocking_timeout)
+                return None
+            if engine.closing:
+                raise self._had_too_late(acquisition)
+            possession = self._possession(acquisition.claim, grant)
+            if possession is not None:
+                waited = acquisition.answered_at - acquisition.started
+                return self._leased(possession, grant, waited, acquisition.holders)
+            acquisition.leave()  # its time passed before its task had its turn: asked for again
+
+    async def _asked(self, blocking_timeout: float | None, *, once: bool) -> Attempt | FirstAsk | Waiter:
+        """Asks the server, or waits for what a task of this session lets go of: the acquire, ended."""
+        idle = self.gate.idle
+        # A single try beside a holder of this session is refused.
+        claim = (self._kept_claim() if idle or not once else None) or self._claim(self.engine.token(), 0)
+        acquisition: Attempt | FirstAsk | Waiter | None = None
+        try:
+            if not once and idle:
+                acquisition = FirstAsk(self, claim, blocking_timeout)
+            else:
+                acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
+                acquisition.start()  # which a listener may end
+            await acquisition.done
+        except BaseException:
+            if acquisition is None:
+                raise
+            acquisition = acquisition.waiter or acquisition
+            acquisition.leave()
+            _dropped(claim)
+            self._tell_not_had(acquisition, "cancelled")
+            raise
+        acquisition = acquisition.waiter or acquisition
+        if acquisition.grant is None or acquisition.claim is not claim:
+            _dropped(claim)
+        if acquisition.grant is None and isinstance(acquisition, Attempt) and acquisition.owner_asked:
+            return await self._answer_of_owner(claim)
+        return acquisition
+
+    def _kept_claim(self) -> Claim | None:
+        """A claim that may begin a tenure, where that pays; None: a claim like any other.
+
+        A tenure pays for a name that is used again within `cache` seconds, and was not recalled too often. A
+        name that is used once would gain nothing: another session that uses it next would have to ask for it,
+        and it would be blocked for a ttl if this process died meanwhile. A waiter behind tasks of its own
+        session begins the tenure when its turn comes, and hands it on to the next waiter.
+        """
+        engine, gate = self.engine, self.gate
+        habit, now = engine.kept.habit(self.name), engine.now()
+        if (
+            now - habit.used_at > self.options.cache
+            or now < habit.not_before
+            or engine.kept.closed
+            or gate.kept is not None
+            or not gate.alone
+        ):
+            return None
+        if not engine.hears or engine.way != "tracking":
+            if engine.way not in ("", "tracking"):
+                engine.kept.unheard(engine.way)
+            return None
+        described = engine.describe(self._user_json, self._beside)
+        claim = KeptClaim(
+            self.resource.commands,
+            engine.token(),
+            described,
+            self.options.first_ttl_ms,
+            context=copy_context(),
+        )
+        Tenure(self, claim, habit)
+        return claim
+
+    def _possession(self, claim: Claim, grant: Granted) -> Possession | None:
+        """What was granted; None where too little time is left, as of a lease that was handed on."""
+        if isinstance(claim, KeptClaim) and (tenure := claim.tenure) is not None:
+            if tenure.state is TenureState.ASKING:
+                if grant.room:
+                    return tenure.begin(self, grant)
+                tenure.over()
+            elif tenure.lasts:
+                return CachedPossession(self, tenure, grant.sent, hit=True)
+            else:
+                return None
+        possession = NotedPossession(self, claim, grant.fencing_token, grant.sent, grant.sent_steady)
+        possession.habit = self.engine.kept.habit(self.name)
+        return possession
+
+    def _leased(
+        self, possession: Possession, answer: Granted, waited: float, holders: tuple[HolderInfo, ...]
+    ) -> LeaseT:
+        watch = self.engine.watchdog.watch(possession)
+        self.gate.here.entrust(possession.claim, watch)
+        if isinstance(possession, CachedPossession):
+            possession.tenure.watched(watch)
+        self.engine.events.acquired(possession, waited, holders)
+        return self._lease_type(self, possession, answer)
+
+
+def _dropped(claim: Claim) -> None:
+    """Nothing was granted for it, or that is undone."""
+    if isinstance(claim, KeptClaim) and claim.tenure is not None:
+        claim.tenure.over()

@@ -11,8 +11,9 @@ import enum
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
+from .._tasks import empty_context
 from ..errors import BackendError, DeadlockError, LockError, LockTimeoutError
 from ..transport import (
     BEHIND,
@@ -21,29 +22,30 @@ from ..transport import (
     OWING,
     PASSING,
     SEATED,
+    SILENCE,
     STAYING,
     TOLD,
     WAITING,
-    Call,
     Fault,
     Granted,
     Proof,
+    Request,
     clocks,
     ignore,
+    too_soon,
 )
 from .backoff import Backoff
+from .blocks import TURNS_TO_CLOSE, held
 from .clock import seconds
-from .entered import TURNS_TO_CLOSE, held
 from .events import how_it_ended
 from .notes import note
 
 if TYPE_CHECKING:
     from .._holders import HolderInfo
     from ..transport import Answer, Refused
-    from .claim import Claim
+    from .blocks import Inside
     from .context import Context
-    from .entered import Inside
-    from .lease import Asked, Possession
+    from .lease import Binding, Claim, Possession
     from .queue import Gate
 
 
@@ -66,6 +68,7 @@ class Acknowledgement:
         sent: Loop time at which the request for it was sent.
         elsewhere: It was executed by another node than the one that can be asked.
         until: Loop time after which it is too late.
+        waits: It waits for replicas that are not connected to the server.
         on_end: Told how it ended, in a later step of the loop.
     """
 
@@ -81,6 +84,7 @@ class Acknowledgement:
         sent: float,
         elsewhere: bool,
         until: float,
+        waits: bool,
         on_end: Callable[[Outcome], None],
     ) -> None:
         self._engine = engine
@@ -89,8 +93,9 @@ class Acknowledgement:
         self._sent = sent
         self._until = until
         self._on_end = on_end
-        self._proof = Proof(claim.owned(), replicas, self._proved, self._failed)
-        self._timer: asyncio.TimerHandle = engine.loop.call_at(until, self._too_late)
+        too_few = None if waits else self._too_few
+        self._proof = Proof(claim.owned(), replicas, self._proved, self._failed, too_few)
+        self._timer: asyncio.TimerHandle = engine.loop.call_at(until, self._too_late, context=empty_context())
         if elsewhere:
             self._cannot_say()
         else:
@@ -106,23 +111,37 @@ class Acknowledgement:
         if fault.passing:
             self._cannot_say()
         else:
-            self._timer.cancel()
-            self._timer = self._engine.loop.call_later(0, self._end, fault.error)
+            self._end_soon(fault.error)
+
+    def _too_few(self, connected: int) -> None:
+        self._end_soon(
+            BackendError(
+                f"{self._what} was acquired, but {connected} of {self._replicas} replicas are connected to "
+                "the server: it was given back"
+            )
+        )
+
+    def _end_soon(self, error: LockError) -> None:
+        self._timer.cancel()
+        self._timer = self._engine.loop.call_later(0, self._end, error, context=empty_context())
 
     def _cannot_say(self) -> None:
         """It is acquired again: from another server, if that is the master now."""
         pause = self._engine.now() + _PAUSE
         if pause < self._until:
             self._timer.cancel()
-            self._timer = self._engine.loop.call_at(pause, self._end, None)
+            self._timer = self._engine.loop.call_at(pause, self._end, None, context=empty_context())
 
     def _too_late(self) -> None:
         self._proof.done = True
-        self._end(
-            BackendError(
-                f"{self._what} was acquired, but {self._proof.seen} of {self._replicas} replicas had it "
-                f"within {self._engine.now() - self._sent:.3g} s: it was given back"
-            )
+        self._end(self.unproved)
+
+    @property
+    def unproved(self) -> BackendError:
+        """Tells how many replicas had it so far."""
+        return BackendError(
+            f"{self._what} was acquired, but {self._proof.seen} of {self._replicas} replicas had it "
+            f"within {self._engine.now() - self._sent:.3g} s: it was given back"
         )
 
     def _end(self, outcome: Outcome) -> None:
@@ -130,7 +149,7 @@ class Acknowledgement:
         self._on_end(outcome)
 
     def cancel(self) -> None:
-        """Nobody wants to know any more."""
+        """No acquire waits for the outcome any more."""
         self._proof.done = True
         self._timer.cancel()
 
@@ -139,28 +158,15 @@ class Acknowledgement:
 class Stage(enum.Enum):
     """Where an acquire stands.
 
-    `QUEUED`: others of its session ask. `ASKING`: a request of its own is under way, or its grant is on the
-    way to replicas. `SLEEPING`: it was refused, and asks again when it is woken. `ENDED`: it was granted, or
-    has given up.
+    `QUEUED`: other tasks of its session ask. `ASKING`: a request of its own is under way, or its grant is on
+    the way to replicas. `SLEEPING`: it was refused, and asks again when it is woken. `ENDED`: it was granted,
+    or has given up.
     """
 
     QUEUED = enum.auto()
     ASKING = enum.auto()
     SLEEPING = enum.auto()
     ENDED = enum.auto()
-
-
-@final
-class Grant(NamedTuple):
-    """A grant of the server.
-
-    Attributes:
-        sent, sent_steady: When the request for it was sent, as `Call` has it.
-    """
-
-    answer: Granted
-    sent: float
-    sent_steady: float
 
 
 LAST_TRY: Final = 0.005
@@ -178,8 +184,8 @@ class Naps:
 
     Attributes:
         taken: How many there were.
-        refused_until: When the lease ends that was in the way last; None when it has no end, or when it was
-            others who go first.
+        refused_until: When the lease ends that was in the way last; None when it has no end, or when
+            waiters that go first were in the way.
         round_trip: Seconds that the last answer took.
     """
 
@@ -197,7 +203,7 @@ class Naps:
         self.taken += 1
 
     def unheard(self, now: float, backoff: Backoff) -> None:
-        """Nobody will tell the sleeper any more: this nap ends as if it polled.
+        """The sleeper is not told any more: this nap ends as if it polled.
 
         It ends no later than it would have: a nap that began again each time this is said would have no end.
         """
@@ -206,12 +212,12 @@ class Naps:
     def wake_at(self, now: float, *, yielding_until: float, end: float | None) -> float | None:
         """When to wake up from this nap, by what is known now; None: there is only the end to wait for.
 
-        Until `yielding_until`, others go first, who may not be able to use it (0: nobody does); `end` is that
-        of the wait, if it has one.
+        Until `yielding_until`, waiters of other processes go first, which may not be able to use it (0: none
+        goes first). `end` is the end of the wait, if it has one.
         """
         wake = self._poll_at
         if self.refused_until is None:
-            if yielding_until:  # nobody tells us if they cannot use it; it may be over before we were told
+            if yielding_until:  # we are not told if they cannot use it; it may be over before we were told
                 wake = min(wake, max(now, yielding_until) + BEYOND)
         elif self.refused_until + BEYOND > now:
             wake = min(wake, self.refused_until + BEYOND)
@@ -226,10 +232,10 @@ class Naps:
 def own_in_the_way(
     claim: Claim, gate: Gate, inside: Inside[Possession], refusal: Refused | None, *, lasting: bool
 ) -> Possession | None:
-    """The possessions of the waiting task itself that exclude the claim.
+    """A possession of the waiting task itself that excludes the claim, or None.
 
-    Of the leases that the task has entered (`inside`), only those that do not end by themselves, if
-    `lasting`. `refusal` is the last one of the claim itself; that of its gate is as good, and may be newer.
+    `inside`: the leases that the task has entered; with `lasting`, a lease that ends by itself does not
+    count. `refusal` is the last one of the claim itself; that of its gate is as good, and may be newer.
     """
     own = [one for one in held(inside, lasting=lasting) if one.claim.owner != claim.owner]
     for possession in own:
@@ -244,16 +250,16 @@ def own_in_the_way(
 def holders(
     kind: str, claim: Claim, gate: Gate, refusal: Refused | None, now: float
 ) -> tuple[HolderInfo, ...]:
-    """The holders that the claim waits for: a task of this session, or those that the last refusal named."""
+    """The holders that the claim waits for: a task of this session, or the last refusal's holders."""
     from .holders import held_here, told_by  # noqa: PLC0415 - only where a wait is long or fails
 
     here, newest = gate.here, gate.refusal or refusal
     if here.closed and here.first is not None:
         return (held_here(here.first, here.possession, now),)
-    return () if newest is None else told_by(kind, claim, newest)
+    return () if newest is None else told_by(kind, claim, newest, now)
 
 
-def _give_back(target: Asked, claim: Claim) -> None:
+def _give_back(target: Binding[Any], claim: Claim) -> None:
     """Its task was cancelled, or the session closed, as the grant came."""
     target.engine.undo(claim, target.options.first_ttl)
     target.gate.holder_vanished(claim)
@@ -272,22 +278,26 @@ class Acquiring(ABC):
         blocking_timeout: Seconds after which its caller gives up, as messages tell; None: it does not.
     """
 
-    # Most acquires differ from these in nothing: so they stand here, and not in each of them.
+    # Most acquires never change these values: so the class has them, and not each acquire.
     _acknowledgement: Acknowledgement | None = None
-    _call: Call[Answer] | None = None
+    _call: Request[Answer] | None = None
     _fault: Fault | None = None  # of the last question of a waiter, if that was not answered
     _inside: Inside[Possession] = ()  # the leases that the waiting task has entered
-    _maybe_executed = False  # a send ended in silence: whether it was executed, nobody knows
+    _maybe_executed = False  # a send ended in silence: it may have been executed, or not
     _refusal: Refused | None = None  # the last one of its own
     _timeout: float | None
+    _unproved: BackendError | None = None  # it had a grant of which replicas could not say that they have it
+    _waits = True  # for replicas that are not connected
     _standing = 0  # of the request under way, or of the last one
     answered_at = float("-inf")
     error: LockError | None = None  # how it ended without a grant; None then means: refused
-    grant: Grant | None = None
+    grant: Granted | None = None
+    holders: tuple[HolderInfo, ...] = ()  # in the way when the wait began, if a listener wants them
+    needless = False  # there is nothing to acquire, as the server says
     stage = Stage.QUEUED
     waiter = None  # only a `FirstAsk` gets one
 
-    def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
+    def __init__(self, target: Binding[Any], claim: Claim, blocking_timeout: float | None) -> None:
         self._engine = engine = target.engine
         self._gate = target.gate
         self._timeout = blocking_timeout
@@ -325,26 +335,25 @@ class Acquiring(ABC):
 
     @abstractmethod
     def _ask(self) -> None:
-        """Sends a request, with how this one stands to others."""
+        """Sends a request, with how this acquire stands to other ones."""
 
     @abstractmethod
     def _ask_until(self) -> float:
-        """Loop time at which nobody wants the answer any more."""
+        """Loop time from which on the acquire does not want the answer any more."""
 
     def _send(self, standing: int, *, patient: bool) -> None:
         assert self._call is None, "a request is under way"
         assert self._acknowledgement is None, "a grant waits for replicas"
         self.stage = Stage.ASKING
         self._standing = standing
-        self._call = Call(
-            self.claim.acquire(self.target.options.first_ttl_ms, standing),
+        self._call = self.claim.acquire(self.target.options.first_ttl_ms, standing).ask(
             self._answered,
             self._failed,
             until=self._ask_until(),
             patient=patient,
             on_late=self._engine.wake_own,
         )
-        self._call.alone = standing & BEHIND != 0  # a lease that is let go of is for those before it
+        self._call.alone = standing & BEHIND != 0  # a lease that is let go of is for the waiters before it
         self._engine.send(self._call)
 
     def _answered(self, answer: Answer) -> None:
@@ -356,14 +365,17 @@ class Acquiring(ABC):
         self._maybe_executed = False
         self._gate.answered(now)
         if not isinstance(answer, Granted):
+            answer.heard = now
+            self._unproved = None
             self._refused(answer, call, now)
             return
         if answer.rung:
             self._tell_rung(answer.rung)
         self._let_in(call)
-        grant = Grant(answer, call.sent, call.sent_steady)
+        answer.sent, answer.sent_steady = call.sent, call.sent_steady
+        grant = answer
         if engine.elapsed((call.sent, call.sent_steady)) >= options.dependable:
-            # Its time was over before the reply was here: given back.
+            # Its time was over before the reply arrived: given back.
             engine.undo(self.claim, options.first_ttl)
             self._came_late(call, now)
         elif options.replicas:
@@ -380,14 +392,14 @@ class Acquiring(ABC):
         self._has_failed(fault)
 
     @abstractmethod
-    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
+    def _refused(self, refusal: Refused, call: Request[Answer], now: float) -> None:
         """It cannot be had now, as the server says to this request."""
 
-    def _let_in(self, call: Call[Answer]) -> None:  # noqa: B027 - a single try need not know
+    def _let_in(self, call: Request[Answer]) -> None:  # noqa: B027 - a single try need not know
         """The server has granted it by this request."""
 
     @abstractmethod
-    def _came_late(self, call: Call[Answer], now: float) -> None:
+    def _came_late(self, call: Request[Answer], now: float) -> None:
         """A grant was over when it came, and is given back."""
 
     @abstractmethod
@@ -396,18 +408,18 @@ class Acquiring(ABC):
 
     def _tell_rung(self, bells: Sequence[bytes]) -> None:
         if bells:
-            self._engine.loop.call_soon(self._engine.bells.rung, "local", bells)
+            self._engine.loop.call_soon(self._engine.bells.rung, "local", bells, context=empty_context())
 
     # -- a grant
 
-    def _have(self, grant: Grant, now: float) -> None:
+    def _have(self, grant: Granted, now: float) -> None:
         self.grant = grant
         self._end()
-        # Whether its request has told others of what somebody here has let go of.
+        # Whether its request has told other processes of what a task of this session has let go of.
         carried = self._standing & OWING != 0
-        self._gate.granted(self.claim, grant.answer, now, carried=carried)
+        self._gate.granted(self.claim, grant, now, carried=carried)
 
-    def _await_replicas(self, grant: Grant, *, elsewhere: bool) -> None:
+    def _await_replicas(self, grant: Granted, *, elsewhere: bool) -> None:
         """A grant of the master counts when enough replicas have it too."""
         self._maybe_executed = True
         patience = self._engine.now() + self._engine.settings.command_timeout
@@ -419,11 +431,14 @@ class Acquiring(ABC):
             sent=grant.sent,
             elsewhere=elsewhere,
             until=min(self._ask_until(), patience, grant.sent + self.target.options.dependable),
+            waits=self._waits,
             on_end=functools.partial(self._acknowledged, grant),
         )
 
-    def _acknowledged(self, grant: Grant, outcome: Outcome) -> None:
-        self._acknowledgement = None
+    def _acknowledged(self, grant: Granted, outcome: Outcome) -> None:
+        acknowledgement, self._acknowledgement = self._acknowledgement, None
+        assert acknowledgement is not None
+        self._unproved = acknowledgement.unproved if outcome is None else None
         if outcome is True:
             self._maybe_executed = False
             self._have(grant, self._engine.now())
@@ -452,8 +467,11 @@ class Acquiring(ABC):
     def timed_out(self, blocking_timeout: float) -> LockTimeoutError:
         """Tells of it, and names the holders."""
         now = self._engine.now()
-        self._engine.events.timed_out(self.target.kind, self.target.name, now - self.started)
-        refusal = self._refusal or self._gate.refusal
+        self._engine.events.timed_out(
+            self.target.kind, self.target.name, now - self.started, context=self.claim.context
+        )
+        refusal, since = self._refusal or self._gate.refusal, self._gate.silent_since
+        silent = 0.0 if since is None or self._gate.here.closed else now - since
         return LockTimeoutError(
             self.target.label,
             self.target.name,
@@ -465,6 +483,7 @@ class Acquiring(ABC):
             by_itself=self._own_in_the_way() is not None,
             endless=self._endless(),
             kept=refusal is not None and self.claim.commands.kept(refusal),
+            silent=silent if silent >= SILENCE else 0.0,
         )
 
     def _endless(self) -> str:
@@ -477,7 +496,7 @@ class Acquiring(ABC):
         if isinstance(error, BackendError):
             note(error, f"aiolocks: {self.target} was not acquired")
         self.error = error
-        self._fault = None  # it may have this error, whose traceback will know this object
+        self._fault = self._unproved = None  # they may have this error, whose traceback will know this object
         self._withdraw()
 
     def _withdraw(self) -> None:
@@ -492,7 +511,7 @@ class Acquiring(ABC):
         return self._maybe_executed
 
     def _forget(self) -> None:
-        """Nobody wants the answer to the request under way, if there is one."""
+        """The acquire does not want the answer to the request under way any more, if there is one."""
         call, self._call = self._call, None
         if call is not None and self._engine.forget(call):
             self._maybe_executed = True
@@ -520,6 +539,7 @@ class Attempt(Acquiring):
     """
 
     owner_asked = False
+    _waits = False
 
     def start(self) -> None:
         super().start()
@@ -535,19 +555,20 @@ class Attempt(Acquiring):
     def _ask_until(self) -> float:
         return self.started + self._engine.settings.command_timeout
 
-    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
+    def _refused(self, refusal: Refused, call: Request[Answer], now: float) -> None:
         self._tell_rung(refusal.rung)
         if refusal.error is None:
             self._refusal = refusal
             until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
             self._gate.refused_with(refusal, until)
-            # Of this session, a task is inside: its answer was overtaken, where the server lacked the script.
+            # Where a task of this session is inside, its answer was overtaken: the server lacked the script.
             self.owner_asked = refusal.asked and not self._gate.here.closed
         else:
             self.error = refusal.error
+            self.needless = True
         self._end()
 
-    def _came_late(self, call: Call[Answer], now: float) -> None:
+    def _came_late(self, call: Request[Answer], now: float) -> None:
         self._end()
 
     def _has_failed(self, fault: Fault) -> None:
@@ -559,7 +580,7 @@ class Attempt(Acquiring):
 
 @final
 class FirstAsk:
-    """An acquire whose first request is under way, where nobody here waits for it or excludes it.
+    """An acquire whose first request is under way, where no task of its session waits or excludes it.
 
     Most acquires are no more than this. Anything but a plain grant (in time, of a request that was written
     once, without bells or replicas) makes a `Waiter` of it, in the same step: a refusal, a fault, another
@@ -572,11 +593,12 @@ class FirstAsk:
         blocking_timeout: As of `Acquiring`. It needs no timer: the transport ends its request then.
     """
 
-    grant: Grant | None = None
+    grant: Granted | None = None
+    holders = ()
     stage = Stage.ASKING
     waiter: Waiter | None = None  # that has taken over
 
-    def __init__(self, target: Asked, claim: Claim, blocking_timeout: float | None) -> None:
+    def __init__(self, target: Binding[Any], claim: Claim, blocking_timeout: float | None) -> None:
         engine, gate, options = target.engine, target.gate, target.options
         loop = engine.loop
         self._gate = gate
@@ -587,16 +609,16 @@ class FirstAsk:
         self.inside: Inside[Possession] = engine.entered.by(asyncio.current_task(loop))
         self.started = started = engine.now()
         self.standing = standing = gate.first_standing
-        self.call: Call[Answer] | None = Call(
-            claim.acquire(options.first_ttl_ms, standing),
-            self._answered,
-            self._failed,
-            until=started + (options.ttl if blocking_timeout is None else blocking_timeout),
-            on_late=engine.wake_own,
-        )
+        call = claim.acquire(options.first_ttl_ms, standing)
+        # As `Request.ask`.
+        call.on_reply = self._answered
+        call.on_fault = self._failed
+        call.until = started + (options.ttl if blocking_timeout is None else blocking_timeout)
+        call.on_late = engine.wake_own
+        self.call: Request[Answer] | None = call
         engine.waiting[self] = None
         gate.asking = self
-        engine.send(self.call)
+        engine.send(call)
 
     def leave(self) -> None:
         """As of `Acquiring`."""
@@ -634,7 +656,9 @@ class FirstAsk:
             return
         self.call = None
         self.answered_at = now
-        self.grant = Grant(answer, call.sent, call.sent_steady)
+        answer.sent = call.sent
+        answer.sent_steady = call.sent_steady
+        self.grant = answer
         del engine.waiting[self]
         self._gate.first_ask_granted(self.claim, answer.others, now)
         if not self.done.done():
@@ -650,8 +674,6 @@ class FirstAsk:
         return f"<FirstAsk for {self.target}>"
 
 
-_SILENCE: Final = 0.1
-"""Seconds without an answer that are no silence yet."""
 _ANSWERED_WITHIN: Final = 0.1
 """Seconds for which a single try waits for the answer of a session that keeps the lock between its uses."""
 _LONG: Final = 10.0
@@ -660,13 +682,13 @@ _LONG: Final = 10.0
 
 @final
 class Waiter(Acquiring):
-    """An acquire that waits: it asks when it is its turn here, and sleeps until it is woken.
+    """An acquire that waits: it asks when it is its turn in its session, and sleeps until it is woken.
 
     It has a deadline or none, and gives up on a server that is silent.
 
     | from | to | when |
     |---|---|---|
-    | `QUEUED`, as it is made | `ASKING` | its gate lets it ask, or take a seat behind others |
+    | `QUEUED`, as it is made | `ASKING` | its gate lets it ask, or take a seat behind other waiters |
     | `ASKING` | `SLEEPING` | refused as the head of its gate, or not answered |
     | `ASKING` | `QUEUED` | refused, and another waiter is the head |
     | `ASKING` | `ASKING` | woken while it asked; or replicas cannot say whether they have it |
@@ -675,19 +697,18 @@ class Waiter(Acquiring):
 
     Invariants:
     - in a stage other than `ASKING` it has no request under way whose answer it waits for;
-    - a timer ends each sleep, and each wait behind others that may have to be told of or given up;
+    - a timer ends each sleep, and each wait behind other waiters that may have to be told of or given up;
     - with a deadline, only the deadline ends the wait; without one, a silence of a ttl does, counted from the
       first question of its gate that was not answered.
     """
 
     _ask_again = False
     _brief = False  # a single try: it waits until the session that keeps it has answered
-    _behind = False  # it began to wait while somebody here held it
+    _behind = False  # it began to wait while a task of its session held it
     _deadline: float | None = None
     _deadline_timer: asyncio.TimerHandle | None = None
     _logged = False
-    _needless = False  # there is nothing to wait for, as the server says
-    _sitting_down: Call[Answer] | None = None  # the request for a seat behind which it has asked
+    _sitting_down: Request[Answer] | None = None  # the request for a seat behind which it has asked
     _sleep_timer: asyncio.TimerHandle | None = None
     _suspected = False  # its own task seems to be in the way
     _told = False
@@ -733,17 +754,20 @@ class Waiter(Acquiring):
     def given(self, answer: Granted, claim: Claim) -> None:
         """The gate: it has the lease that its session keeps, without a request."""
         now, steady = self._engine.mark()
-        self.claim = claim
+        claim.context, self.claim = self.claim.context, claim
         self.answered_at = now
-        self._have(Grant(answer, now, steady), now)
+        answer.sent, answer.sent_steady = now, steady
+        self._have(answer, now)
 
     def _limit(self) -> None:
         if self._timeout is not None:
             self._deadline = self.started + self._timeout
-            self._deadline_timer = self._engine.loop.call_at(self._deadline, self._out_of_time)
+            self._deadline_timer = self._engine.loop.call_at(
+                self._deadline, self._out_of_time, context=empty_context()
+            )
 
     def take_over(self, first: FirstAsk) -> None:
-        """Goes on with the request of an acquire that nobody has disturbed so far."""
+        """Goes on with the request of an acquire that was no waiter so far."""
         call = first.call
         assert call is not None, "its request was answered"
         first.call = None
@@ -756,7 +780,7 @@ class Waiter(Acquiring):
         self._limit()
 
     def _wait_behind(self) -> None:
-        """Somebody else asks for it."""
+        """Another waiter of its session asks."""
         assert self._call is None, "a request is under way"
         self.stage = Stage.QUEUED
         if self._deadline is not None and self._engine.now() >= self._deadline:
@@ -778,14 +802,14 @@ class Waiter(Acquiring):
             self._go_on_sitting_down(self._call)
         self._ask(in_turn=in_turn, passing=woken)
 
-    def _go_on_sitting_down(self, call: Call[Answer]) -> None:
-        """It asks right behind its request for a seat, which must come before those of later waiters."""
+    def _go_on_sitting_down(self, call: Request[Answer]) -> None:
+        """It asks right behind its request for a seat, which must come before requests of later waiters."""
         call.on_reply, call.on_fault = self._engine.wake_own, ignore
         self._sitting_down, self._call = call, None
         self._maybe_executed = True
 
     def sit_down(self) -> None:
-        """The gate: take a seat, or show that you have one; behind others of here, if they go first."""
+        """The gate: take a seat, or show that you have one; behind other waiters, if they go first."""
         if self.stage is Stage.ASKING:
             self._ask_again = True
         elif not self.over:
@@ -817,18 +841,18 @@ class Waiter(Acquiring):
             standing |= PASSING
         self._send(standing, patient=True)
 
-    def _let_in(self, call: Call[Answer]) -> None:
+    def _let_in(self, call: Request[Answer]) -> None:
         self._fault = None
         if self._standing & (SEATED | STAYING) == SEATED:
             self._gate.waiter_got_in(self)  # a waiter that gets in has left the queue
         if call.unconfirmed and not self._standing & SEATED:
             self._gate.take_place()  # its first request may have been refused
 
-    def _came_late(self, call: Call[Answer], now: float) -> None:
+    def _came_late(self, call: Request[Answer], now: float) -> None:
         self._be_seated()
         self._go_on(call, now, until=now)
 
-    def _refused(self, refusal: Refused, call: Call[Answer], now: float) -> None:
+    def _refused(self, refusal: Refused, call: Request[Answer], now: float) -> None:
         self._fault = None
         # Its own bell was put back by the refusal, and the session must listen for it again.
         self._tell_rung(self._gate.not_ours(refusal.rung, self))
@@ -836,7 +860,7 @@ class Waiter(Acquiring):
             if self._standing & (SEATED | STAYING) == SEATED:
                 self._gate.waiter_got_in(self)
             self.error = refusal.error
-            self._needless = True
+            self.needless = True
             self._end()
             self._gate.waiter_left(self)
             return
@@ -853,7 +877,9 @@ class Waiter(Acquiring):
         self._log_long_wait(now)
         if refusal.lasting and not self._warned:
             self._warned = True
-            self._engine.events.stuck(self.target.kind, self.target.name, refusal.detail)
+            self._engine.events.stuck(
+                self.target.kind, self.target.name, refusal.detail, context=self.claim.context
+            )
         self.suspect()
         self._go_on(call, now, until=until)
         if refusal.first:
@@ -864,7 +890,7 @@ class Waiter(Acquiring):
         self._gate.take_place()
         self.seated = True
 
-    def _go_on(self, call: Call[Answer], now: float, *, until: float | None) -> None:
+    def _go_on(self, call: Request[Answer], now: float, *, until: float | None) -> None:
         """Refused: until then, as far as is known."""
         self._naps.round_trip = now - call.sent
         self._naps.refused_until = self._gate.refused_until = until
@@ -885,18 +911,18 @@ class Waiter(Acquiring):
         """
         if self._deadline is None and not self._suspected and self._deadlock() is not None:
             self._suspected = True
-            self._engine.loop.call_soon(self._look_again, TURNS_TO_CLOSE)
+            self._engine.loop.call_soon(self._look_again, TURNS_TO_CLOSE, context=empty_context())
 
     def _look_again(self, turns: int) -> None:
         deadlock = None if self.over else self._deadlock()
         if deadlock is None:
             self._suspected = False
         elif turns:
-            self._engine.loop.call_soon(self._look_again, turns - 1)
+            self._engine.loop.call_soon(self._look_again, turns - 1, context=empty_context())
         else:
             self._give_up(deadlock)
 
-    def _have(self, grant: Grant, now: float) -> None:
+    def _have(self, grant: Granted, now: float) -> None:
         self._gate.waiter_ended(self)
         super()._have(grant, now)
 
@@ -913,23 +939,33 @@ class Waiter(Acquiring):
     def _tell_waiting(self) -> None:
         if not self._told and not self._brief:
             self._told = True
-            self._engine.events.waiting(self.target.kind, self.target.name)
+            self._note_holders()
+            self._engine.events.waiting(
+                self.target.kind, self.target.name, self.holders, context=self.claim.context
+            )
             if self._inside:
                 self._engine.entangled(self)
 
+    def _note_holders(self) -> None:
+        if self._engine.events.wants_holders and not self.holders:
+            self.holders = self._holders(self._engine.now())
+
     def _tell_waited(self) -> None:
-        if self._needless:
+        self._note_holders()  # a waiter that began behind tasks of its session may know only now
+        if self.needless:
             how = "needless"
         else:
             # Without a grant or an error its task has left.
             how = how_it_ended(None if self.grant is not None else self.error or asyncio.CancelledError())
         seconds = self._engine.now() - self.started
-        self._engine.events.waited(self.target.kind, self.target.name, seconds, how)
+        self._engine.events.waited(
+            self.target.kind, self.target.name, seconds, how, context=self.claim.context
+        )
 
     # -- the end
 
     def _withdraw(self) -> None:
-        """Ends it without a grant: in order behind what was sent, and before the next one here asks."""
+        """Ends it without a grant: in order behind what was sent, and before the next waiter asks."""
         gate = self._gate
         executed = self._end_unanswered()
         if executed:
@@ -983,10 +1019,13 @@ class Waiter(Acquiring):
         if self._brief:
             self._withdraw()
             return
+        if self._unproved is not None:
+            self._give_up(self._unproved)
+            return
         refused = self.answered_at > float("-inf")
         # Where no question has been open for long, what was known last still stands.
         since, now = self._gate.silent_since, self._engine.now()
-        silent = since is not None and now - since >= _SILENCE
+        silent = since is not None and now - since >= SILENCE
         held_until = self._gate.refused_until  # as the head was told, which has not asked since
         held = held_until is not None and now < held_until
         known = self._gate.answered_at > float("-inf") if self._fault is None else self._behind or held
@@ -996,14 +1035,18 @@ class Waiter(Acquiring):
             or self._gate.answered_at >= self.started
             or (known and not silent and not said)
         )
-        if self._timeout is not None and (refused or refused_before_us):
+        error = self._fault.error if self._fault is not None else None
+        too_short = self._timeout is not None and (
+            self._timeout < SILENCE if error is None else too_soon(error, self._timeout)
+        )
+        if self._timeout is not None and (refused or refused_before_us or too_short):
             self._give_up(self.timed_out(self._timeout))
         elif self._fault is not None:
             self._give_up(self._fault.error)
-        else:  # queued behind somebody who has had no answer either
+        else:  # queued behind a waiter that has had no answer either
             self._give_up(BackendError(f"Redis did not answer within {self._timeout:g} s"))
 
-    # -- behind others
+    # -- behind other waiters
 
     def _listen_on(self) -> None:
         """Until there may be something to say: of a long wait, or of a silence that ends it."""
@@ -1012,10 +1055,10 @@ class Waiter(Acquiring):
         if self._deadline is None:
             looks.append(self._silence_ends())
         if looks:
-            self._sleep_timer = self._engine.loop.call_at(min(looks), self._listen)
+            self._sleep_timer = self._engine.loop.call_at(min(looks), self._listen, context=empty_context())
 
     def _listen(self) -> None:
-        """Queued: those in front may be willing to wait for longer than we are."""
+        """Queued: the waiters in front may be willing to wait for longer than this one."""
         now = self._engine.now()
         self._log_long_wait(now)
         if self._deadline is None and self._gate.silent_since is not None and now >= self._silence_ends():
@@ -1035,6 +1078,8 @@ class Waiter(Acquiring):
                 now - self.started,
                 in_words(holders) if holders else "",
                 self._endless(),
+                context=self.claim.context,
+                more=len(self._engine.waiting) > 1,
             )
 
     # -- sleeping
@@ -1062,7 +1107,7 @@ class Waiter(Acquiring):
             self._set_alarm()
 
     def sleep_unheard(self) -> None:
-        """The gate: nobody will tell it when to ask."""
+        """The gate: it will not be told when to ask."""
         if self.asleep:
             self._naps.unheard(self._engine.now(), self._engine.settings.backoff)
             self._set_alarm()
@@ -1074,9 +1119,9 @@ class Waiter(Acquiring):
         self._cancel_sleep()
         if wake is None:
             assert end is not None
-            self._sleep_timer = self._engine.loop.call_at(end, self._out_of_time)
+            self._sleep_timer = self._engine.loop.call_at(end, self._out_of_time, context=empty_context())
         else:
-            self._sleep_timer = self._engine.loop.call_at(wake, self._slept)
+            self._sleep_timer = self._engine.loop.call_at(wake, self._slept, context=empty_context())
 
     def _slept(self) -> None:
         assert self.stage is Stage.SLEEPING, "a nap ends only a sleep"

@@ -7,10 +7,14 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final
 
+from .._tasks import empty_context
 from ..errors import SessionClosedError
-from ..transport import BELL_TTL, Call, Command, Fault, Listener, Transport, listening, one_request_each
+from ..transport import BELL_TTL, Fault, Listener, Request, Transport, listening, one_request_each
+
+if TYPE_CHECKING:
+    from .queue import Gate
 
 log = logging.getLogger("aiolocks.session")
 
@@ -25,29 +29,6 @@ class _Ringing(Protocol):
 
     @property
     def rung(self) -> Sequence[bytes]: ...
-
-
-class Gate(Protocol):
-    """A queue of this session whose place may stand in the queue on the server; see `queue`."""
-
-    @property
-    def bells(self) -> tuple[bytes, ...]: ...
-
-    def listener(self) -> Listener | Command[int] | None:
-        """Shows that a waiter is still here, and tells when it must ask; None where it asks anyway."""
-        ...
-
-    def listened(self, answer: int, /) -> None:
-        """The server's answer to `listener()`."""
-        ...
-
-    def unheard(self) -> None:
-        """Whether the bell hangs is not known."""
-        ...
-
-    def rung(self, way: str, /) -> None: ...
-
-    def lost(self, way: str, /) -> None: ...
 
 
 @final
@@ -103,7 +84,7 @@ class Bells:
         return None if self._transport is None else self._transport.arm(key)
 
     def rung(self, way: str, bells: Iterable[bytes] | None) -> None:
-        """These were rung, or, where nobody can know, possibly any."""
+        """These bells were rung; None: it is not known which, possibly any."""
         if bells is None:
             for gate in self._each():
                 gate.lost(way)
@@ -127,15 +108,15 @@ class Bells:
             self.rung("local", answer.rung)
 
     def _silence(self, key: bytes) -> None:
-        """Nobody wants to hear of that key any more."""
+        """No gate wants to hear of that key any more."""
         if self._transport is not None:
             self._transport.ignore_bell(key)
 
     def _wind_up(self) -> None:
-        self._timer = self._loop.call_later(_LISTENS_EVERY, self._listen)
+        self._timer = self._loop.call_later(_LISTENS_EVERY, self._listen, context=empty_context())
 
     def _listen(self) -> None:
-        """Shows that all who wait are still here, in one request for each slot."""
+        """Shows the server that all waiters still wait, in one request for each slot."""
         for bell in self._left:
             self._silence(bell)
         self._left.clear()
@@ -154,7 +135,7 @@ class Bells:
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
 
-    def listen_for(self, gate: Gate, listener: Listener | Command[int]) -> None:
+    def listen_for(self, gate: Gate, listener: Listener | Request[int]) -> None:
         """In a request of its own: at once, for its bell hangs since a moment ago."""
         assert self._transport is not None
         until = self._loop.time() + _ANSWERED_WITHIN
@@ -163,10 +144,10 @@ class Bells:
             if armed is None:
                 self._ask({listener: gate}, until, first=True)
             else:
-                armed.add_done_callback(lambda _: self._ask_armed(listener, gate))
+                armed.add_done_callback(lambda _: self._ask_armed(listener, gate), context=empty_context())
         else:
             failed = functools.partial(self._unheard, (gate,))
-            self._transport.send(Call(listener, gate.listened, failed, until=until))
+            self._transport.send(listener.again().ask(gate.listened, failed, until=until))
 
     def _ask_armed(self, listener: Listener, gate: Gate) -> None:
         """Its bell is heard on the second connection: only now, no ring comes between."""
@@ -189,7 +170,7 @@ class Bells:
 
         assert self._transport is not None
         command = listening(tuple(listeners), first=first)
-        self._transport.send(Call(command, told, failed, until=until))
+        self._transport.send(command.again().ask(told, failed, until=until))
 
     def _unheard(self, gates: Iterable[Gate], fault: Fault) -> None:
         if not fault.transient and not self._warned and not isinstance(fault.error, SessionClosedError):
@@ -202,14 +183,6 @@ class Bells:
         return tuple(dict.fromkeys(self._gates.values()))
 
 
-class _Ears(Protocol):
-    def arm(self, key: bytes, /) -> asyncio.Future[Any] | None: ...
-
-    def listen(self, key: bytes, told: Callable[[], object], /) -> None: ...
-
-    def unlisten(self, key: bytes, told: Callable[[], object], /) -> None: ...
-
-
 @final
 class KeyListener:
     """Hears of changes of one key, for as long as it is entered.
@@ -220,7 +193,7 @@ class KeyListener:
 
     __slots__ = ("_bells", "_changed", "_key")
 
-    def __init__(self, bells: _Ears, key: bytes) -> None:
+    def __init__(self, bells: Bells, key: bytes) -> None:
         self._bells = bells
         self._changed = asyncio.Event()
         self._key = key

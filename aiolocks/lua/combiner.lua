@@ -12,19 +12,21 @@
 --   has a number that an item had which the server has lost;
 -- - value is a hash: last (the last number that was given), done (the last number of the last batch that was acknowledged),
 --   upto (the last number of the last batch that was begun), batch and attempt (of that batch), started (when it was begun, ms),
---   acked (fencing token of the last run that has ended a batch), waiting (how many items wait or are being run), woken (if
+--   acked (fencing token of the last run that has ended a batch), late (that of the last one that has failed by being late),
+--   known (for how long a put is known at least, ms: the longest that anybody has asked for), waiting (how many items wait or are being run), woken (if
 --   not all who waited were woken when a batch was acknowledged last, the place in the queue of the last of them; else 0. It
 --   is no time: where the clock was set back, who came since would have waited since before, and all would wake each other);
--- - an item is above done until its batch is acknowledged by the run that holds the key, and no longer. Items up to done are
+-- - an item is above done until its batch is acknowledged by the run that holds the key, or held it last, and no longer. Items up to done are
 --   garbage, of which each step removes some: no step takes long. If no others are there, they go at once;
 -- - a batch that was begun has the same items in each attempt, and after the death of its runner;
 -- - answers is a sorted set by the last item that an answer is for: 'first item:when it came, ms:tag:payload'. Answers above
---   done are of the run that holds the key, and nobody is told of them before it acknowledges. A run leaves one for each item of its batch
+--   done are of the run that holds the key, or held it last, and nobody is told of them before it acknowledges. A run leaves one for each item of its batch
 --   whose caller waits elsewhere. So an item up to done without an answer was lost, or its answer was removed with time.
 local run, value, items, answers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local SWEPT, PIECE, PIECE_BYTES, LINGER, SLACK, AT_ONCE = 100, 50, 65536, 30000, 3600000, 16
 
-local found = redis.call('HMGET', value, 'last', 'done', 'upto', 'batch', 'attempt', 'started', 'acked', 'woken')
+local found = redis.call('HMGET', value, 'last', 'done', 'upto', 'batch', 'attempt', 'started', 'acked', 'woken',
+  'known', 'late')
 if not found[1] and redis.call('HLEN', value) > 0 then reject_foreign(value) end
 local last, done, upto = tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0)
 local batch, attempt, started = tonumber(found[4] or 0), tonumber(found[5] or 0), tonumber(found[6] or 0)
@@ -49,6 +51,13 @@ local function wake_upto(queue, upto, asker)
 end
 
 local function above(number) return '(' .. whole(number) end
+
+-- Whether the token has the run, or has had it last, with this fencing token: then no other run has begun since. Also what
+-- the run key holds.
+local function ran_last(token, minted, fence)
+  local held = redis.call('GET', run)
+  return held_by(token, held) or not held and redis.call('GET', fence) == minted, held
+end
 
 -- How many items are garbage, and how many wait or are being run.
 local function counts()
@@ -131,12 +140,13 @@ end
 --
 -- KEYS  as in combiners; 5 puts   6 queue   7 idle
 -- ARGV  1 token   2 how many may wait at most   3 for how long an item is kept, ms   4 for how long a put is known, ms
---       5 retention, ms, and then for each item: flag, payload
+--       5 how many are known at most   6 retention, ms, and then for each item: flag, payload
 -- Returns {number of the first item, how many were taken, how many wait, bells rung…}; the numbers follow each other
 --
 -- Invariants:
 -- - puts is a sorted set with two entries for each put: its token by the number of its first item, and 'token.' by the
---   number after its last one. It is trimmed by time: numbers are times;
+--   number after its last one. It is trimmed by time: numbers are times. No put is forgotten sooner: where too many are
+--   known, one more is refused;
 -- - no item is taken beyond `most waiting`, and those before it are;
 -- - the bell of a waiter is rung if there is no run: it may be a worker that waits for work.
 local puts, queue, idle, token = KEYS[5], KEYS[6], KEYS[7], ARGV[1]
@@ -148,21 +158,24 @@ if known_first then
 end
 local newest = redis.call('ZRANGE', items, -1, -1, 'WITHSCORES')[2] or 0
 local first = math.max(MICROSECONDS, last + 1, done + 1, newest + 1)
-local taken = math.min((#ARGV - 5) / 2, tonumber(ARGV[2]) - waiting)
+local taken = math.min((#ARGV - 6) / 2, tonumber(ARGV[2]) - waiting)
 if taken < 1 then return {'0', 0, waiting} end
+local known = math.max(ARGV[4], found[9] or 0)
+local over = MICROSECONDS - known * 1000
+if redis.call('ZCOUNT', puts, above(over), '+inf') >= 2 * ARGV[5] then error('CROWDED ' .. ARGV[5], 0) end
 sweep()
 local added, until_ms = {}, whole(NOW + ARGV[3])
 for i = 0, taken - 1 do
   local number = whole(first + i)
-  added[2 * i + 1], added[2 * i + 2] = number, number .. ':' .. until_ms .. ':' .. ARGV[6 + 2 * i] .. ':' .. ARGV[7 + 2 * i]
+  added[2 * i + 1], added[2 * i + 2] = number, number .. ':' .. until_ms .. ':' .. ARGV[7 + 2 * i] .. ':' .. ARGV[8 + 2 * i]
 end
 redis.call('ZADD', items, unpack(added))
 keep(items, ARGV[3] + SLACK)
-redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(MICROSECONDS - ARGV[4] * 1000))
+redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(over))
 redis.call('ZADD', puts, whole(first), token, whole(first + taken), token .. '.')
-redis.call('PEXPIRE', puts, ARGV[4])
+redis.call('PEXPIRE', puts, known)
 last = first + taken - 1
-note(tonumber(ARGV[5]))
+note(tonumber(ARGV[6]), 'known', known)
 redis.call('DEL', idle)
 return {whole(first), taken, waiting + taken, redis.call('EXISTS', run) == 0 and wake(queue) or nil}
 
@@ -299,17 +312,17 @@ return {0, piece(tonumber(ARGV[6]))}
 --# combiner_answer
 -- Leaves some answers of a batch, of which nobody is told before it is acknowledged. Sent again, it does the same.
 --
--- KEYS  as in combiners
--- ARGV  1 token   2… for each answer: its first item, its last one, tag, payload
--- Returns 1, or 0 when the token does not have the run
+-- KEYS  as in combiners; 5 fence
+-- ARGV  1 token   2 fencing token   3… for each answer: its first item, its last one, tag, payload
+-- Returns 1, or 0 when the token does not have the run, and another run has begun
 --
 -- Invariant: the first write is one that a server allows that is out of memory: a run that was done is not done again for
 -- that.
-if not held_by(ARGV[1], redis.call('GET', run)) then return 0 end
+if not ran_last(ARGV[1], ARGV[2], KEYS[5]) then return 0 end
 keep(answers, 2 * LINGER)  -- allowed out of memory; then so are later writes
 sweep()
 local added = {}
-for i = 2, #ARGV, 4 do
+for i = 3, #ARGV, 4 do
   added[#added + 1] = ARGV[i + 1]
   added[#added + 1] = ARGV[i] .. ':' .. whole(NOW) .. ':' .. ARGV[i + 2] .. ':' .. ARGV[i + 3]
 end
@@ -323,17 +336,22 @@ return 1
 --
 -- KEYS  as in combiners; 5 fence   6 queue
 -- ARGV  1 token   2 fencing token   3 retention of the fence, ms   4 number of the last item of the batch
---       5 how it has ended: 'f' failed, 'd' done
--- Returns {1 when ended, 0 when the token does not have the run, bells rung…}
+--       5 how it has ended: 'f' failed, 'd' done   6 its lease has ended by its own fault ('1')
+-- Returns {1 when ended, 0 when the token does not have the run, and another run has begun, bells rung…}
 --
 -- Invariants:
--- - only the token that has the run acknowledges, and only the batch that it was handed out;
+-- - only the token that has the run, or had it last, acknowledges, and only the batch that it was handed out;
+-- - a run that was late by its own fault is an attempt, also if another one has begun: else such a batch would be run for
+--   ever. Each is counted once, unless several are sent again in turns;
 -- - if nothing waits above it, no item stays: payloads would, for as long as items are kept;
 -- - the first write is a DEL, so that it works on a server that is out of memory.
 local queue = KEYS[6]
-local held = redis.call('GET', run)
-if not held_by(ARGV[1], held) then
-  if found[7] == ARGV[2] then return {1} end
+if found[7] == ARGV[2] then return {1} end
+local is_last, held = ran_last(ARGV[1], ARGV[2], KEYS[5])
+if not is_last then
+  if ARGV[6] == '1' and tonumber(ARGV[4]) == upto and upto > done and found[10] ~= ARGV[2] then
+    note(tonumber(ARGV[3]), 'attempt', attempt + 1, 'late', ARGV[2])
+  end
   return {0, not held and wake(queue) or nil}
 end
 redis.call('DEL', run)

@@ -9,8 +9,9 @@
 -- - over is a sorted set of tickets by the time when each is forgotten, ms, with a letter before each. Tickets that must not
 --   run any more have a d if they were done, and an s if another ticket has taken their place. A ticket that gave up its
 --   key when it began has a b. A ticket whose run keeps the key for longer has an e, until its own time with the key ends;
--- - about is a hash from tickets to metadata, JSON: of the owner, and of the tickets in `before`, which may own the key
---   again. It lasts for as long as the owner does, or longer;
+-- - about is a hash from tickets to metadata, JSON: of the owner, also after its time with the key, until the next ticket
+--   finds the key free; and of the tickets in `before`, which may own the key again. It lasts for as long as the owner does,
+--   or longer;
 -- - a ticket that gave up its key and was not done may run again, whichever ticket owns the key by then: the job of that
 --   other ticket may never come to a worker.
 
@@ -34,11 +35,13 @@ end
 
 local function ttl_of(ticket) return tonumber(string.match(ticket, '%d+$')) end
 
+-- For the ttl of the ticket, and for at least that many ms: a request that is sent again must find it there.
 -- Writes with ZREMRANGEBYSCORE first: a server out of memory allows that, and then the later writes of the script as well.
-local function remember(over, letter, ticket)
+local function remember(over, letter, ticket, ms)
+  local lasts = math.max(ttl_of(ticket), ms)
   redis.call('ZREMRANGEBYSCORE', over, '-inf', NOW)
-  redis.call('ZADD', over, whole(NOW + ttl_of(ticket)), letter .. ticket)
-  keep(over, ttl_of(ticket))
+  redis.call('ZADD', over, whole(NOW + lasts), letter .. ticket)
+  keep(over, lasts)
 end
 
 -- Notes when the ticket's own time with its key ends, before a run keeps the key for longer. Without a key, it notes nothing.
@@ -107,7 +110,7 @@ end
 local function begin_ticket(ticket, how, ms)
   local owns = redis.call('GET', owner) == ticket
   if has(how, 'g') then
-    remember(over, 'b', ticket)
+    remember(over, 'b', ticket, 0)  -- a request that is sent again finds the run
     if owns then free_key(owner, about, ticket) end
   else
     local left = redis.call('PTTL', owner)
@@ -118,12 +121,12 @@ local function begin_ticket(ticket, how, ms)
 end
 
 -- Settles a ticket that has ended: it was done (d), and its key is freed (f); or it was not, and its key is kept for the
--- retry (k); or the key has its own time again (e).
-local function end_ticket(ticket, how)
+-- retry (k); or the key has its own time again (e). `known`: for how long it is known at least that it was done, ms.
+local function end_ticket(ticket, how, known)
   local owns = redis.call('GET', owner) == ticket
   if owns and has(how, 'e') then redis.call('PEXPIRE', owner, remembered_end(over, ticket) - NOW) end
   if has(how, 'd') then
-    remember(over, 'd', ticket)
+    remember(over, 'd', ticket, known)
     redis.call('ZREM', over, 'b' .. ticket)
   end
   if owns and has(how, 'f') then free_key(owner, about, ticket) end
@@ -289,7 +292,8 @@ return redis.call('ZCARD', holders) > 0 and 1 or 0
 --       and of a ticket   10 run   11 about
 -- ARGV  1 token   2 retention of the fence, ms   3 seat   4 flags: r wakes the next waiter, l leaves the queue with its
 --       bell, a no other waiter shares the bell, d the ticket was done, f its key is freed, k it was not done and its key is
---       kept for the retry, e its key has its own time again   5 ticket
+--       kept for the retry, e its key has its own time again   5 ticket   6 for how long it is known at least that the
+--       ticket was done, ms
 -- Returns {1 when freed, 0 when the token does not run, bells rung…}
 --
 -- Invariant: only a token that has run the ticket without a gap until here notes that the ticket was done.
@@ -299,7 +303,7 @@ local held = lease_of(ARGV[1])
 if held then
   drop(ARGV[1])
   keep(fence, ARGV[2])
-  if run then end_ticket(ticket, flags) end
+  if run then end_ticket(ticket, flags, ARGV[6]) end
 end
 if run and redis.call('GET', run) == ARGV[1] then redis.call('DEL', run) end
 dequeue(queue, bell, ARGV[3], has(flags, 'l'), has(flags, 'a'))
@@ -314,28 +318,36 @@ return {held and 1 or 0, unpack(rung)}
 -- place another ticket has taken since, it changes nothing.
 --
 -- KEYS  1 owner   2 over   3 before   4 about
--- ARGV  1 ticket   2 ttl, ms   3 flag: r takes the place of another   4 metadata, JSON
+-- ARGV  1 ticket   2 ttl, ms   3 flag: r takes the place of another   4 metadata, JSON   5 for how long it is known at least
+--       which place the ticket has taken, ms   6 of how many that is known at most
 -- Returns -1 when the ticket owns or has owned the key, or for how many more ms another ticket owns it (0: without an end)
 --
--- Invariant: before is a sorted set of the tickets whose place others have taken since the key was free, by the time of
--- that, each with the end of the time for which it would have owned the key: 'ticket:ms'. Only the last ones are kept, because
--- a ticket is taken back only a moment after it was sent.
-local MOST_KEPT = 16
+-- Invariants:
+-- - before is a sorted set of the tickets whose place others have taken since the key was free, by the time of that (µs), each
+--   with the end of the time for which it would have owned the key: 'ticket:ms'. Of more than LEAST_KEPT, the oldest are
+--   forgotten once they are known for long enough: a ticket is taken back only for so long. Where one that is younger would
+--   have to be forgotten, no ticket takes the place of another;
+-- - sent again after its own time with the key, a ticket still has the place of those in before.
+local LEAST_KEPT = 16
 local owner, over, before, about, ticket = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local owning = owning_ticket(owner)
 if why_over(over, ticket) then return -1 end
 if not owning then
-  redis.call('DEL', before, about)
+  if not redis.call('HGET', about, ticket) then redis.call('DEL', before, about) end
 elseif owning ~= ticket then
   local left = redis.call('PTTL', owner)
   if ARGV[3] ~= 'r' then return left < 0 and 0 or math.max(1, left) end
+  local number = redis.call('ZCARD', before)
+  local since, too_many = whole(MICROSECONDS - ARGV[5] * 1000), math.max(0, math.min(2, number + 1 - LEAST_KEPT))
+  local forgotten = redis.call('ZRANGEBYSCORE', before, '-inf', since, 'LIMIT', 0, too_many)
+  if number >= tonumber(ARGV[6]) and not forgotten[1] then error('CROWDED ' .. ARGV[6], 0) end
   redis.call('ZADD', before, whole(MICROSECONDS), owning .. ':' .. whole(NOW + left))
-  for _, oldest in ipairs(redis.call('ZRANGE', before, 0, -MOST_KEPT - 1)) do
+  for _, oldest in ipairs(forgotten) do
     redis.call('ZREM', before, oldest)
     redis.call('HDEL', about, string.match(oldest, '^(.*):'))
   end
   keep(before, left)
-  remember(over, 's', owning)
+  remember(over, 's', owning, ARGV[5])
 end
 redis.call('SET', owner, ticket, 'PX', ARGV[2])
 redis.call('HSET', about, ticket, ARGV[4])
@@ -343,20 +355,22 @@ keep(about, ARGV[2])
 return -1
 
 --# job_withdraw
--- Takes back a ticket that no process knows of. If it owns the key, the ticket before it owns the key again; if that one
--- was done meanwhile, then only for the rest of its own time with the key (e in over), which it keeps also when it is done.
--- If another ticket has taken the place of the ticket, the ticket will not own the key again.
+-- Takes back a ticket that no process knows of. If it owns the key, or was the last to own it, the ticket before it owns the
+-- key again; if that one was done meanwhile, then only for the rest of its own time with the key (e in over), which it keeps
+-- also when it is done. If another ticket has taken the place of the ticket, the ticket will not own the key again.
 --
 -- KEYS  1 owner   2 over   3 before   4 about
 -- ARGV  1 ticket
--- Returns 1 when the ticket owned the key, or 0
+-- Returns 1 when the ticket owned the key, or was the last to own it, or 0
 local owner, over, before, ticket = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-redis.call('HDEL', KEYS[4], ticket)
-if redis.call('GET', owner) ~= ticket then
+local is_known = redis.call('HDEL', KEYS[4], ticket) == 1
+local owning = redis.call('GET', owner)
+if owning ~= ticket then
+  local was_last = is_known and not owning  -- its own time with the key is over, and no ticket has come since
   for _, entry in ipairs(redis.call('ZRANGE', before, 0, -1)) do
-    if string.sub(entry, 1, #ticket + 1) == ticket .. ':' then redis.call('ZREM', before, entry) end
+    if string.sub(entry, 1, #ticket + 1) == ticket .. ':' then was_last = redis.call('ZREM', before, entry) == 0 end
   end
-  return 0
+  if not was_last then return 0 end
 end
 redis.call('DEL', owner)
 local last = redis.call('ZRANGE', before, -1, -1)[1]

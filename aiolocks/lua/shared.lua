@@ -82,6 +82,31 @@ local function keep(key, ms)
   redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), tonumber(ms)))
 end
 
+--# once
+-- Steps that count once, however often they are sent.
+--
+-- Invariants:
+-- - steps is a sorted set with the tokens of the steps that have counted, by when each is forgotten, ms: by the server's
+--   clock, at least twice as long after its step as a request is sent again. No token is forgotten sooner;
+-- - where so many are known that one more would be too many, the next step is refused: it would count twice if it was sent
+--   again.
+
+local function is_known(steps, token) return redis.call('ZSCORE', steps, token) ~= false end
+
+-- To be asked before the first write.
+local function refuse_if_crowded(steps, most)
+  local ends = redis.call('ZRANGE', steps, 0, 0, 'WITHSCORES')[2]
+  if redis.call('ZCARD', steps) >= tonumber(most) and tonumber(ends) > NOW then error('CROWDED ' .. most, 0) end
+end
+
+-- Knows the token for so many ms. Forgets two others for it, so that all that is over goes.
+local function know(steps, token, ms)
+  redis.call('ZADD', steps, whole(NOW + ms), token)
+  keep(steps, ms)
+  local over = redis.call('ZRANGEBYSCORE', steps, '-inf', whole(NOW), 'LIMIT', 0, 2)
+  if over[1] then redis.call('ZREM', steps, unpack(over)) end
+end
+
 --# queue
 -- The queue of waiters: a sorted set of bells, each with a seat of 16 characters after it, by time of arrival.
 --
@@ -327,6 +352,22 @@ local function wake_first(queue, seat, stays)
     end
   end
   return rung
+end
+
+--# slot_stays
+-- Before each step in a cluster, but for a step that only reads, or touches only keys that must be there: it ends the step
+-- before anything is done, while the slot of its name moves to another node, key by key.
+--
+-- A node that a slot leaves starts a script if all keys that the script declares are there. Then it refuses each command on a
+-- key that is not there at this moment: a key that the script has deleted or emptied, that has just ended, or that the script
+-- does not declare. What the script has written until then stays.
+--
+-- Invariant: the key that it reads never exists. So the only node that refuses it is the one that the slot leaves.
+do
+  local reply = redis.pcall('EXISTS', (string.gsub(KEYS[1], '^([^{]*):', '%1.bell.never:')))
+  if type(reply) == 'table' and string.find(reply.err, 'non local key', 1, true) then
+    return {err = 'TRYAGAIN the slot is being moved'}
+  end
 end
 
 --# mid_move

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, final
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from .. import Session as AsyncSession
 from ..errors import SessionClosedError
 from ..lock.context import SessionOptions
+from ..lock.events import HOOKS
 from . import loopthread
-from .loopthread import Errand, LoopThread
+from .loopthread import Errand, LoopThread, WatchedListener, nothing
 from .misuse import refuse_green_threads, refuse_in_coroutines
+
+if TYPE_CHECKING:
+    from ..lock.leaving import Release
 
 T = TypeVar("T")
 
@@ -36,6 +42,8 @@ class Link:
     def __init__(self, source: str | Callable[[], Any], options: SessionOptions) -> None:
         refuse_green_threads()
         self._source = source
+        if isinstance(listeners := options.get("listeners"), Iterable):
+            options = {**options, "listeners": [_watched(listener) for listener in listeners]}
         self._options = options
         self._pid = os.getpid()
         self._session = AsyncSession.from_url(source, **options)
@@ -71,40 +79,70 @@ class Link:
                 raise SessionClosedError("the session is closed: use a session that is open")
         return thread
 
+    @property
+    def joined(self) -> LoopThread:
+        """The loop that it has joined, for what happens there."""
+        assert self._thread is not None, "its work is done there"
+        return self._thread
+
     def ask(self, work: Callable[[], Awaitable[T]]) -> T:
         """Has the loop do it, and waits; an exception in this thread cancels it."""
-        thread, errand = self.thread(), Errand(work, undo=_nothing)
-        try:
-            return thread.do(errand)
-        except BaseException:
-            errand.give_up(thread)
-            raise
+        return self.thread().have_done(Errand(work, undo=nothing))
 
     def open(self) -> None:
         """It may be used, also where it was closed."""
         self._closed = False
         self.ask(self.session().__aenter__)
 
-    def close(self) -> None:
+    def close(self, release: Release = "unused") -> None:
         """Ends the session, and the loop if nobody else uses it."""
         refuse_in_coroutines()
         session, self._closed = self.session(), True
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        errand = Errand(session.aclose)
         try:
-            thread.do(errand)
-        except BaseException:
-            errand.give_up(thread)
-            raise
+            thread.have_done(Errand(lambda: session.aclose(release=release)))
         finally:
             loopthread.leave(thread, self)
+
+    def abandon(self) -> None:
+        """Ends the session without waiting: what it served was collected, in whichever thread."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            loopthread.abandon(thread, self, self._session.aclose)
 
     @property
     def closed(self) -> bool:
         return self._closed
 
+    @contextmanager
+    def redirected(self, make: Callable[[], Any]) -> Generator[None]:
+        """For the block, the session makes its clients by that function; the end closes it. For tests.
 
-async def _nothing(result: object) -> None:
-    """There is nothing to undo."""
+        Raises:
+            RuntimeError: It is in use already.
+        """
+        self.session()
+        if self._thread is not None:
+            raise RuntimeError("this session is in use already: redirect it before it is used")
+        source, session, closed = self._source, self._session, self._closed
+        self._source, self._session, self._closed = make, AsyncSession.from_url(make, **self._options), False
+        try:
+            yield
+        finally:
+            # In a thread: a loop may run here, of a test that has used it in others.
+            closing = threading.Thread(target=self.close, name="aiolocks-sync-close")
+            closing.start()
+            closing.join()
+            self._source, self._session, self._closed = source, session, closed
+
+
+def _watched(listener: object) -> object:
+    """A listener whose methods are watched; what is none is refused as it stands."""
+    if isinstance(listener, type) or not any(hasattr(listener, name) for name in HOOKS):
+        return listener
+    return WatchedListener(listener)

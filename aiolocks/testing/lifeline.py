@@ -1,9 +1,9 @@
 """The means by which nothing outlives this process: a private directory and a watcher.
 
 The watcher is a few lines of shell that wait at the reading end of a pipe, the lifeline, whose writing end
-this process alone keeps open. However this process ends, SIGKILL included, the kernel closes the lifeline;
-then the watcher kills whoever is registered and removes the directory. An orderly end takes the same way, so
-the one for a crash is walked every time.
+this process alone keeps open; its forks close theirs. However this process ends, SIGKILL included, the kernel
+closes the lifeline; then the watcher kills whoever is registered and removes the directory. An orderly end
+takes the same way, so the one for a crash is walked every time.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 SUN_PATH_MAX = 103
 """Bytes that the path of a unix socket may have everywhere: macOS has room for 104 with the closing NUL."""
@@ -38,10 +40,10 @@ REGISTER = 'echo $$ >&0; exec "$@" </dev/null'
 class Lifeline:
     """A directory with mode 0700, and the promise that it, and a process spawned here, end with this process.
 
-    Forks of this process hold the lifeline too: it breaks when the last of them has ended.
+    Forks of this process let go of it: the workers of a pool outlive a parent that is killed.
     """
 
-    __slots__ = ("_pipe", "_watcher", "directory")
+    __slots__ = ("__weakref__", "_pipe", "_watcher", "directory")
 
     def __init__(self) -> None:
         self.directory = private_directory()
@@ -65,6 +67,7 @@ class Lifeline:
             raise
         finally:
             os.close(reading)
+        _LIFELINES.add(self)
 
     @property
     def socket(self) -> Path:
@@ -93,11 +96,28 @@ class Lifeline:
         with contextlib.suppress(BrokenPipeError):  # somebody killed the watcher
             self._pipe.write(b"\n")
 
+    def let_go(self) -> None:
+        """In a fork of the process that made it: closes the copy of the writing end."""
+        self._pipe.close()
+
     def cut(self) -> None:
         """Has the watcher do its work, and waits for it: a few milliseconds."""
+        _LIFELINES.discard(self)
         self._pipe.close()
         self._watcher.wait()
         shutil.rmtree(self.directory, ignore_errors=True)  # it is gone, unless somebody killed the watcher
+
+
+_LIFELINES: Final[weakref.WeakSet[Lifeline]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    for lifeline in tuple(_LIFELINES):
+        lifeline.let_go()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def private_directory() -> Path:

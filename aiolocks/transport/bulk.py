@@ -1,7 +1,7 @@
 """Long requests, on a connection of their own.
 
-On the connection of all others, a long request would hold up each renewal after it. And a server that closes
-the connection because of its length would end it for all leases of the session.
+On the main connection, a long request would hold up each renewal after it. And a server that closes a
+connection because of a long request would end the connection of all leases of the session.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from .._tasks import empty_context
 from .keys import slot_of
-from .request import Call, Command, ignore
+from .request import Request, ignore
 
 if TYPE_CHECKING:
     from .connection import Multiplexed, Router
@@ -24,12 +25,12 @@ class Bulk:
     """The long requests of one connection, and the requests that have to come after them.
 
     Invariant: requests for keys of one slot reach the server in the order of their sending. A long one waits
-    until `main` owes no reply for its slots; while it waits or is under way, later ones of its slots follow
-    it here. All keys of a name are in one slot.
+    until `main` owes no reply for its slots; while it waits or is under way, later requests for its slots
+    follow it over `connection`. All keys of a name are in one slot.
 
     Args:
-        main: The connection of all others.
-        connection: The one for these; it has one request under way at a time.
+        main: The connection of all other requests.
+        connection: For these requests; it has one of them under way at a time.
 
     Attributes:
         waiting: Not sent yet.
@@ -41,18 +42,18 @@ class Bulk:
         self._loop = loop
         self.main = main
         self.connection = connection
-        self.waiting: deque[Call[Any]] = deque()
+        self.waiting: deque[Request[Any]] = deque()
         self._clearing = False
 
-    def concerns(self, call: Call[Any]) -> bool:
+    def concerns(self, call: Request[Any]) -> bool:
         """Whether it has to come behind a long request."""
-        if call.command.script is None or call.unconfirmed:  # that was sent before, on the other connection
+        if call.script is None or call.unconfirmed:  # that was sent before, on the other connection
             return False
         if self.connection.may_execute(call):
             return True
         return _shares(call, (*self.waiting, *self.connection.awaited()))
 
-    def send(self, call: Call[Any]) -> None:
+    def send(self, call: Request[Any]) -> None:
         self.waiting.append(call)
         self._go_on()
 
@@ -76,16 +77,16 @@ class Bulk:
 
         # Not at once: a connection that is being closed refuses every request.
         def answered(_: object) -> None:
-            self._loop.call_soon(cleared)
+            self._loop.call_soon(cleared, context=empty_context())
 
-        ping: Command[None] = Command(None, (), ("PING",), ignore)
-        self.main.send(Call(ping, answered, answered, until=math.inf))
+        ping: Request[None] = Request(None, (), ("PING",), ignore)
+        self.main.send(ping.again().ask(answered, answered, until=math.inf))
 
     @property
     def busy(self) -> bool:
         return any(not call.done for call in self.waiting) or self.connection.busy
 
-    def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
+    def take_back(self, elsewhere: Callable[[Request[Any]], bool]) -> list[Request[Any]]:
         """As of the connection, and what waits for it."""
         taken = [call for call in self.waiting if not call.done and elsewhere(call)]
         gone = set(taken)
@@ -103,7 +104,7 @@ class ForMain:
         self._router = router
         self._main = main
 
-    def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
+    def redirected(self, node: Multiplexed, call: Request[Any], error: Exception) -> bool:
         return self._router.redirected(self._main, call, error)
 
     def broken(self, node: Multiplexed) -> None:
@@ -114,8 +115,8 @@ class ForMain:
         self._router.away(self._main)
 
 
-def _shares(call: Call[Any], others: tuple[Call[Any], ...] | list[Call[Any]]) -> bool:
+def _shares(call: Request[Any], others: tuple[Request[Any], ...] | list[Request[Any]]) -> bool:
     if not others:
         return False
-    slots = {slot_of(key) for key in call.command.keys}
-    return any(slot_of(key) in slots for other in others for key in other.command.keys)
+    slots = {slot_of(key) for key in call.keys}
+    return any(slot_of(key) in slots for other in others for key in other.keys)

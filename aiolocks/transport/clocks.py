@@ -27,4 +27,4 @@ def _steady() -> Callable[[], float]:
 
 
 steady: Callable[[], float] = _steady()
-"""Seconds since some moment. Read it as `clocks.steady()`: tests put another clock here."""
+"""Seconds since some moment. Read it as `clocks.steady()`: tests put another clock in its place."""

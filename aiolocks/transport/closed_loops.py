@@ -1,9 +1,9 @@
 """Files that are still open on an event loop which is closed without a word.
 
 `asyncio.run` and its like end a loop with `shutdown_asyncgens`, and then a session closes its connection in
-order. `loop.close()` alone tells nobody. A finalizer closes each file then. The collector, which runs
-finalizers, comes late in a large program. So the open files of closed loops are also found here, and closed,
-as soon as another file is opened.
+order. `loop.close()` alone tells no session. A finalizer closes each file then. The collector, which runs
+finalizers, comes late in a large program. So this module also finds the open files of closed loops, and
+closes them, as soon as another file is opened.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, final
 
+from .._tasks import empty_context, spawn
+
 T = TypeVar("T")
 
 
 @final
 class _Open:
-    """Something that is open on a loop; neither of them is kept by this."""
+    """Something that is open on a loop. This object keeps neither of the two."""
 
     __slots__ = ("close", "loop")
 
@@ -79,24 +81,24 @@ atexit.register(sweep)
 def call_later(
     loop: asyncio.AbstractEventLoop, seconds: float, method: Callable[[], object]
 ) -> asyncio.TimerHandle:
-    """As the loop's, for a method: the loop does not keep its object alive, which nobody may use any more."""
+    """As the loop's, for a method: the loop does not keep the method's object alive."""
     here = weakref.WeakMethod(method)
 
     def call() -> None:
         if (still := here()) is not None:
             still()
 
-    return loop.call_later(seconds, call)
+    return loop.call_later(seconds, call, context=empty_context())
 
 
 def background(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], *, name: str
 ) -> asyncio.Task[T]:
-    """A task of which nothing is said where its loop is closed before it ends.
+    """A task of the session's own, of which nothing is said where its loop is closed before it ends.
 
     asyncio warns of a task that ends so. The user has not begun this one, and cannot end it.
     """
-    task = loop.create_task(work, name=name)
+    task = spawn(loop, work, name=name, context=empty_context())
     with contextlib.suppress(AttributeError):  # not every loop's tasks have it
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
     return task

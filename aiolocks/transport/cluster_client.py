@@ -33,8 +33,8 @@ def over_nodes(client: RedisCluster) -> Callable[[MakeWords], Awaitable[Any]]:
 
     redis-py sends a command again by itself when its connection breaks, unless it is told the node.
 
-    The cursor of a SCAN says where it has come to: `host:port@cursor`. Nothing is kept here in between. A key
-    that moves from node to node meanwhile may be missed, or come twice.
+    The cursor of a SCAN says where it has come to: `host:port@cursor`. The function keeps nothing in between.
+    A key that moves from node to node meanwhile may be missed, or come twice.
     """
     library = library_of(type(client)) or REDIS
 
@@ -53,7 +53,7 @@ def over_nodes(client: RedisCluster) -> Callable[[MakeWords], Awaitable[Any]]:
         nodes = sorted(client.get_primaries(), key=lambda node: node.name)
         at, _, cursor = bytes(words[1]).decode().rpartition("@")
         node = next((node for node in nodes if node.name == at), None) if at else nodes[0]
-        if node is None:  # not a master any more: what it has not told, the others have
+        if node is None:  # not a master any more: the keys that it has not told, other masters have
             return [_behind(nodes, at), []]
         cursors, keys = await client.execute_command("SCAN", cursor, *words[2:], target_nodes=node)
         there = cursors[node.name]
@@ -63,7 +63,7 @@ def over_nodes(client: RedisCluster) -> Callable[[MakeWords], Awaitable[Any]]:
 
 
 def _serving(client: RedisCluster, key: Any) -> ClusterNode | None:
-    """The node with this key; where none is known, any: it says where the key is, or that nobody knows."""
+    """The node with this key; where none is known, any: it says where the key is, or that no node has it."""
     try:
         with (library_of(type(client)) or REDIS).errors():
             return client.get_node_from_key(key)

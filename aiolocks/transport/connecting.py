@@ -1,4 +1,4 @@
-"""Connecting, for as long as somebody waits for it."""
+"""Connecting, for as long as a connection is needed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from .._tasks import empty_context
 from .._visible import in_line
 from . import faults
 from .on_demand import OnDemandTask
@@ -18,19 +19,21 @@ _FIRST: Final = 0.01
 _MAXIMUM: Final = 0.5
 """Seconds from the beginning of one attempt to the next: doubled from the first each time, until a connection
 has been useful. Where a silent server has held up an attempt for longer, the next one follows at once."""
+_IN_A_HURRY: Final = 0.05
+"""The same seconds while a request waits that is refused if the attempt fails."""
 
 
 @final
 class Connector(OnDemandTask):
-    """Tries to connect until it succeeds, fails for good, or nobody wants it any more.
+    """Tries to connect until it succeeds, fails for good, or no connection is needed any more.
 
-    Invariant: between the beginnings of two attempts lies the pause, and nothing shortens it but a connection
-    that was useful. A peer that closes each connection at the first real request is not asked more often than
-    one that refuses connections.
+    Invariant: between the beginnings of two attempts lies the pause. A connection that was useful ends it;
+    after an attempt that failed, a request in a hurry shortens it. A peer that closes each connection at the
+    first real request is not asked more often than one that refuses connections.
 
     Args:
         establish: Connects.
-        needed: Whether somebody still waits for a connection.
+        needed: Whether a connection is still needed.
         gave_up: Told why it will not succeed.
         failed: Told of each attempt that failed at once, and not because the server is silent.
         outage: Told when the server is away, and when it is back.
@@ -40,7 +43,7 @@ class Connector(OnDemandTask):
         refusal: How the last attempt has failed, if it failed at once.
     """
 
-    __slots__ = ("_again_at", "_establish", "_failed", "_outage", "_pause", "refusal")
+    __slots__ = ("_again_at", "_began", "_establish", "_failed", "_nap", "_outage", "_pause", "refusal")
 
     _task_name = "aiolocks-connect"
 
@@ -59,18 +62,19 @@ class Connector(OnDemandTask):
         self._failed = failed
         self._outage = outage
         self._pause = _FIRST
-        self._again_at = 0.0  # loop time before which no other attempt is made
+        self._again_at = self._began = 0.0  # loop time before which no other attempt is made, and of the last
+        self._nap: asyncio.Future[None] | None = None  # until then
         self.refusal: BaseException | None = None
-
-    @property
-    def resting(self) -> bool:
-        """Whether the last attempt has failed a moment ago, so that the next one is not due yet."""
-        return self._loop.time() < self._again_at
 
     async def _work(self) -> None:
         while self._needed() and not self._closed:
-            if (pause := self._again_at - self._loop.time()) > 0:
-                await asyncio.sleep(pause)
+            if self._again_at > self._loop.time():
+                self._nap = self._loop.create_future()
+                timer = self._loop.call_at(self._again_at, self._wake, context=empty_context())
+                try:
+                    await self._nap
+                finally:
+                    timer.cancel()
                 continue
             began = self._loop.time()
             self.refusal = None
@@ -85,12 +89,24 @@ class Connector(OnDemandTask):
                 self._rest(began)
                 self._outage.over()
 
+    def _wake(self) -> None:
+        if self._nap is not None and not self._nap.done():
+            self._nap.set_result(None)
+
+    def hurry(self) -> None:
+        """A request waits for the next attempt, and is refused if that fails; the last one has failed."""
+        soon = max(self._began + _IN_A_HURRY, self._loop.time())
+        if soon < self._again_at:
+            self._again_at = soon
+            self._wake()
+
     def _rest(self, began: float) -> None:
+        self._began = began
         self._again_at = began + self._pause
         self._pause = min(self._pause * 2, _MAXIMUM)
 
     def useful(self) -> None:
-        """The connection has answered a request of a caller, not only those that set it up."""
+        """The connection has answered a request of a caller, not only the requests that set it up."""
         self._pause, self._again_at = _FIRST, 0.0
 
     def _try_again(self, error: Exception, began: float) -> None:

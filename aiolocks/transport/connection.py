@@ -6,12 +6,12 @@ Calls of one turn of the loop leave in one write; replies are handed out, in ord
 Invariants:
 - `_inflight` holds the written calls in the order of their requests, so that the head's is the next reply.
 - A request is refused on account of connections that were closed only where it was on its way alone (`Bulk`),
-  so that it is known for which request they were closed. There go long requests, and those that were on two
-  connections in a row that were closed before any request was answered.
-- Nobody but this object ends the connection: a caller that leaves abandons its reply.
+  so that it is known for which request they were closed. Long requests go alone. So does a request that was
+  on two connections in a row that were closed before any request was answered.
+- On this side, only this object ends the connection: a caller that leaves abandons its reply.
 - After a broken connection, nothing is sent again before the server has been told to drop the old
   connection, whose bytes may still be on their way: a request of a dead connection that is executed
-  after its retry was granted and released would leave a lock that nobody holds.
+  after its retry was granted and released would leave a lock without a holder.
 - While the server may still execute a request of a dead connection (`Residue`), a new connection is tried
   for, whether a caller waits or not, and the undo of that request is kept.
 """
@@ -25,13 +25,17 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
+from .._tasks import empty_context
+from .._visible import in_line
 from . import clocks, faults
+from .closed_loops import background
 from .connecting import Connector
 from .dialect import Dialect, OpenRaw
 from .driver import (
     HELLO_TIMEOUT,
+    NoResp3Error,
     NotDrivableError,
     RawConnection,
     UnknownScriptError,
@@ -40,17 +44,18 @@ from .driver import (
     pack,
     silent,
 )
-from .hearing import ASKING, CACHING, Ask, Ear, Wakeups
+from .hearing import ASKING, CACHING, Ask, Ear, SpoiledError, UnavailableError, Wakeups, confirms
 from .identity import Identity, identify, warn_of_eviction
 from .libraries import REDIS, Library
 from .outages import Outage
 from .replies import PushNotification, Replies
-from .request import FREED, LONG, NOT_HELD, Call, Command, JoinableRelease, Transport, Words, ignore
+from .request import FREED, LONG, NOT_HELD, JoinableRelease, Request, Transport, Words, ignore
 from .residue import Residue
 
 if TYPE_CHECKING:
     from .faults import Fault
     from .request import Proof, Script
+    from .spares import Spares
 
 
 # -- For which request a server has closed its connections.
@@ -69,10 +74,14 @@ class Blame:
     __slots__ = ("_closed",)
 
     def __init__(self) -> None:
-        self._closed: dict[Call[Any], int] = {}
+        self._closed: dict[Request[Any], int] = {}
 
-    def closed(self, unanswered: Iterable[Call[Any]]) -> list[Call[Any]]:
-        """A connection was closed that owed replies to these: those for which that was once too often."""
+    def closed(self, unanswered: Iterable[Request[Any]]) -> list[Request[Any]]:
+        """A connection was closed that owed replies to these requests.
+
+        Returns:
+            The requests for which that was once too often.
+        """
         self._closed = {call: self._closed.get(call, 0) + 1 for call in unanswered if not call.done}
         return [call for call, times in self._closed.items() if times >= MOST_CLOSED]
 
@@ -91,7 +100,7 @@ class Deadlines:
     Invariant: it looks no later than at the earliest `until` of a call that was noted and has not ended.
 
     Args:
-        calls: Gives those that may not have ended.
+        calls: Gives the calls that may not have ended.
         trouble: Gives what is known of why there is no answer.
 
     Attributes:
@@ -103,7 +112,7 @@ class Deadlines:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        calls: Callable[[], Iterable[Call[Any]]],
+        calls: Callable[[], Iterable[Request[Any]]],
         trouble: Callable[[], BaseException | None],
     ) -> None:
         self._loop = loop
@@ -116,7 +125,7 @@ class Deadlines:
         """A call ends at that loop time, which is earlier than `at`."""
         self.cancel()
         self.at = when
-        self._timer = self._loop.call_at(when, self._look)
+        self._timer = self._loop.call_at(when, self._look, context=empty_context())
 
     def cancel(self) -> None:
         if self._timer is not None:
@@ -145,19 +154,19 @@ class Deadlines:
 
 log = logging.getLogger("aiolocks.transport")
 
-_SUBSCRIPTIONS: Final = {b"subscribe": "SUBSCRIBE", b"unsubscribe": "UNSUBSCRIBE"}
-"""The pushes that are replies, and to what."""
 _CACHING: Final = pack(CACHING)
 STALL: Final = 2.0
 """Seconds without any reply to a written request after which the connection counts as dead."""
 STALL_MAXIMUM: Final = 30.0
+HEARING_AGAIN: Final = 2.0
+"""Seconds after which a server is asked again whether it takes a subscription."""
 _IDLE: Final = 10.0
 """Seconds without a request after which a connection is closed that only some requests take."""
 
 
 _PIECE: Final = 65_536
 _KERNEL: Final = 262_144
-"""Bytes that the kernel may hold for the connection: of what it holds, nobody knows when it leaves."""
+"""Bytes that the kernel may hold for the connection: this process does not learn when they leave."""
 
 
 @final
@@ -192,17 +201,17 @@ class Outflow:
     def silent_since(self) -> float:
         """Loop time from which on the server counts as silent.
 
-        Not before the line has taken the last piece; and what the kernel holds by then, which cannot be seen
-        here, leaves as slowly as the rest has left.
+        Not before the line has taken the last piece. What the kernel holds by then, this process cannot see:
+        it is taken to leave as slowly as the rest has left.
         """
         return self._moved_at + (self._moved_at - self._began)
 
 
 class Router(Protocol):
-    """Where several connections serve one session: the object that knows of the others."""
+    """The object that knows of all connections, where several serve one session."""
 
-    def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
-        """That was refused here. Whether it goes on elsewhere, or later."""
+    def redirected(self, node: Multiplexed, call: Request[Any], error: Exception) -> bool:
+        """This node has refused the call. Whether the call goes on at another node, or later."""
         ...
 
     def broken(self, node: Multiplexed) -> None:
@@ -210,59 +219,19 @@ class Router(Protocol):
         ...
 
     def away(self, node: Multiplexed) -> None:
-        """It cannot be reached: what is not patient waits for word from here."""
+        """The node cannot be reached: its calls that are not patient wait for `tell_impatient`."""
         ...
 
 
-class Further(Protocol):
-    """The further connections of a connection to its server; see `spares`."""
+MakeFurther: TypeAlias = "Callable[..., Spares]"
 
-    @property
-    def commands_sent(self) -> int: ...
 
-    @property
-    def waiting(self) -> Sequence[Call[Any]]:
-        """Requests that wait for others of their name, and were not sent yet."""
+class Fallback(Transport, Protocol):
+    """A transport to one server, whose place another server may take."""
+
+    def leave(self) -> None:
+        """Closes its connections at once: the next ones may lead to another server. Requests go on there."""
         ...
-
-    @property
-    def busy(self) -> bool: ...
-
-    @property
-    def stuck(self) -> bool: ...
-
-    def send(self, call: Call[Any], /) -> None:
-        """It is on its way alone from now on."""
-        ...
-
-    def concerns(self, call: Call[Any], /) -> bool:
-        """Whether it has to come after one of those that are on their way alone."""
-        ...
-
-    def prove(self, proof: Proof, /) -> None: ...
-
-    def awaited(self) -> Sequence[Call[Any]]: ...
-
-    def take_back(self, elsewhere: Callable[[Call[Any]], bool], /) -> Sequence[Call[Any]]: ...
-
-    def distrust(self) -> None:
-        """The server was silent on the main connection: these may be broken, too."""
-        ...
-
-    def authenticate(self, words: tuple[str, ...], /) -> None: ...
-
-    def tell_impatient(self) -> None: ...
-
-    def rest(self) -> None: ...
-
-    async def drain(self, deadline: float, /) -> None:
-        """Sends what still waits, and closes."""
-        ...
-
-    def close(self) -> None: ...
-
-
-MakeFurther = Callable[..., Further]
 
 
 @final
@@ -275,7 +244,7 @@ class Multiplexed(asyncio.Protocol):
         wakeups: How bells are heard.
         fallback: Makes the transport that serves when the connection cannot be driven.
         outage: The log of the times when the server is away.
-        router: Told of what other connections may serve; None where there are no others.
+        router: Told of what other connections may serve; None where there are no other connections.
         alone: At most one request is under way.
         spare: A connection that has nothing to do is closed.
         further: Makes the further connections, when one is first needed.
@@ -290,7 +259,7 @@ class Multiplexed(asyncio.Protocol):
         open_raw: OpenRaw,
         dialect: Dialect,
         wakeups: Wakeups,
-        fallback: Callable[[], Transport],
+        fallback: Callable[[], Fallback],
         loop: asyncio.AbstractEventLoop,
         *,
         outage: Outage,
@@ -304,11 +273,11 @@ class Multiplexed(asyncio.Protocol):
         self._loop = loop
         self._wakeups = wakeups
         self._alone = alone
-        self._fallback: Transport | None = None
-        self._queue: deque[Call[Any]] = deque()  # not written yet
-        self._inflight: deque[Call[Any]] = deque()  # written, reply to come
+        self._fallback: Fallback | None = None
+        self._queue: deque[Request[Any]] = deque()  # not written yet
+        self._inflight: deque[Request[Any]] = deque()  # written, reply to come
         # Stands for each CACHING, whose reply says nothing; its time is that of the last one.
-        self._unheeded: Call[Any] = Call(bare(()), ignore, ignore, until=math.inf)
+        self._unheeded: Request[Any] = bare(()).ask(ignore, ignore, until=math.inf)
         self._unheeded.done = True
         self._raw: RawConnection | None = None
         self._replies = Replies()
@@ -320,7 +289,7 @@ class Multiplexed(asyncio.Protocol):
         self._residue = Residue()
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent a reply, or a part of one
-        self._spares: Further | None = None
+        self._spares: Spares | None = None
         self._outflow: Outflow | None = None  # the last long request on the present connection
         self._commands = 0
         self._library = library
@@ -341,13 +310,14 @@ class Multiplexed(asyncio.Protocol):
             outage=outage,
         )
         self._ear: Ear | None = None
+        self._hearing_again: asyncio.Task[None] | None = None
         self._identity: Identity | None = None  # of the last connection that carried requests
         self._stall = STALL
         self._deadlines = Deadlines(loop, self._unanswered, lambda: self._connector.trouble)
         self._hung_up = False  # the present connection was ended by this side
         self._blame = Blame()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._auth: Call[Any] | None = None  # the last one on the present connection
+        self._auth: Request[Any] | None = None  # the last one on the present connection
         self._renewed: tuple[str, ...] | None = None  # credentials to be told as soon as it is ready
         self.connections = 0
 
@@ -366,21 +336,26 @@ class Multiplexed(asyncio.Protocol):
 
     @property
     def commands_sent(self) -> int:
-        """Number of requests written so far, without those of the handshake."""
+        """Number of requests written so far, without the requests of the handshake."""
         others = (self._fallback, self._spares)
         return self._commands + sum(other.commands_sent for other in others if other is not None)
 
     # -- sending
 
-    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self._fallback is not None:
             self._fallback.send(call, at_once=at_once)
             return
         if self._closed:
             call.fault(faults.session_closed())
             return
-        if not call.patient and self._refuses(call):
-            return
+        if (
+            not call.patient
+            and self._connector.refusal is not None
+            and self._router is None
+            and not self.ready
+        ):
+            self._connector.hurry()  # what was true a moment ago is no answer
         if call.undoes and self._residue.concerns(call):
             call.until = math.inf
         if call.until < self._deadlines.at:
@@ -391,16 +366,16 @@ class Multiplexed(asyncio.Protocol):
             return
         if self._ready and not self._queue and not corked and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
-            self._write_one(call)
+            self._write((call,))
             return
         self._queue.append(call)
         if at_once or (self._ready and not self._inflight and not corked):
             self._flush()
         elif not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush, context=empty_context())
 
-    def forget(self, call: Call[Any]) -> bool:
+    def forget(self, call: Request[Any]) -> bool:
         if self._fallback is not None:
             return self._fallback.forget(call)
         call.done = True
@@ -414,35 +389,55 @@ class Multiplexed(asyncio.Protocol):
             if not self._inflight and self._wanted():
                 self._write((self._queue.popleft(),))
         elif self._queue:
-            batch = tuple(self._queue)
-            self._queue.clear()
+            batch, self._queue = self._queue, deque()
             self._write(batch)
 
-    def _write(self, batch: tuple[Call[Any], ...]) -> None:
-        assert self._raw is not None
+    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912 - a call more for each request would show
+        raw, inflight = self._raw, self._inflight
+        assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
         parts: list[bytes] = []
-        last: Call[Any] | None = None
+        last: Request[Any] | None = None
         for call in batch:
             if call.done:
                 continue
+            # A long request of this very batch may have made the spares: what comes after it goes behind it.
             if self._spares is not None and self._spares.concerns(call):
                 self._spares.send(call)
                 continue
+            # 1. An acquire that goes in one request with the release before it.
             if (
                 last is not None
-                and type(last.command) is JoinableRelease
+                and type(last) is JoinableRelease
                 and (both := self._with_rider(last, call)) is not None
             ):
                 parts[-1] = both
                 self._put(call, now, steady)
                 last.rider, last = call, None
                 continue
+            # 2. Most are plain: as `Request.words` and `_put` say it, for a call more would show.
+            script = call.script
+            if call.plain and script is not None:
+                if (head := call.head) is None:
+                    request = pack(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
+                else:
+                    request = head + pack(call.args)[4:]  # without the number of the words
+                if len(request) > LONG and self._take_aside(call):
+                    continue
+                call.sent = now
+                call.sent_steady = steady
+                call.written = True
+                if call.rider is not None:
+                    call.rider = None
+                inflight.append(call)
+                parts.append(request)
+                last = call
+                continue
             request = pack(call.words())
             if len(request) > LONG and self._take_aside(call):
                 continue
-            # A request that is asked elsewhere for once comes right after its ASKING.
-            if heard := call.command.bells or (() if call.elsewhere else call.command.watched):
+            # 3. A call with `elsewhere` comes right after its ASKING: nothing goes between.
+            if heard := call.bells or (() if call.elsewhere else call.watched):
                 arming = self._wakeups.before_arming(heard)
                 parts.extend(self._put_before(words, now, steady) for words in arming)
             self._put(call, now, steady)
@@ -450,51 +445,24 @@ class Multiplexed(asyncio.Protocol):
             last = call
         if parts:
             self._commands += len(parts)
-            self._write_out(parts[0] if len(parts) == 1 else b"".join(parts))
+            self._write_out(raw, parts[0] if len(parts) == 1 else b"".join(parts))
             if self._stall_timer is None:
                 self._watch_stall(now)
 
-    def _write_one(self, call: Call[Any]) -> None:
-        """As `_write`, of a call by itself; most are of this kind."""
-        command, raw = call.command, self._raw
-        script = command.script
-        if (
-            script is None
-            or call.done
-            or call.as_eval
-            or call.mid_move
-            or call.make is not None
-            or command.bells
-            or command.watched
-            or self._spares is not None
-        ):
-            self._write((call,))
+    def _write_out(self, raw: RawConnection, data: bytes) -> None:
+        if not self._alone or len(data) <= LONG:
+            raw.transport.write(data)
             return
-        assert raw is not None
-        steady, now = clocks.steady(), self._loop.time()
-        # As `Call.words` says it, and below as `_put` and `_write_out`: each call less shows.
-        request = pack(("EVALSHA", script.sha, len(command.keys), *command.keys, *command.args))
-        if len(request) > LONG and self._take_aside(call):
-            return
-        call.sent, call.sent_steady = now, steady
-        call.written = True
-        if call.rider is not None:
-            call.rider = None
-        if call.undoes:
-            call.until = math.inf
-        self._inflight.append(call)
-        self._commands += 1
-        raw.transport.write(request)
-        if self._stall_timer is None:
-            self._watch_stall(now)
+        self._outflow = Outflow(raw.transport, data, self._loop.time)
+        self._outflow.go_on()
 
-    def _with_rider(self, call: Call[Any], rider: Call[Any]) -> bytes | None:
+    def _with_rider(self, call: Request[Any], rider: Request[Any]) -> bytes | None:
         """One request for both, where there is one and it is not long."""
         words = call.with_rider(rider)
         request = None if words is None else pack(words)
         return None if request is None or len(request) > LONG else request
 
-    def _put(self, call: Call[Any], now: float, steady: float) -> None:
+    def _put(self, call: Request[Any], now: float, steady: float) -> None:
         call.sent, call.sent_steady = now, steady
         call.written = True
         if call.rider is not None:
@@ -509,18 +477,13 @@ class Multiplexed(asyncio.Protocol):
             self._unheeded.sent = now
             self._inflight.append(self._unheeded)
             return _CACHING
-        subscription: Call[Any] = Call(bare(words), ignore, ignore, until=math.inf)
-        subscription.done = True
-        self._put(subscription, now, steady)
-        return pack(words)
 
-    def _write_out(self, data: bytes) -> None:
-        assert self._raw is not None
-        if not self._alone or len(data) <= LONG:
-            self._raw.transport.write(data)
-            return
-        self._outflow = Outflow(self._raw.transport, data, self._loop.time)
-        self._outflow.go_on()
+        def refused(fault: Fault) -> None:
+            if isinstance(said := fault.error.__cause__, Exception):
+                self._wakeups.refused(words, said)
+
+        self._put(bare(words).ask(ignore, refused, until=math.inf), now, steady)
+        return pack(words)
 
     def _wanted(self) -> bool:
         """Drops the calls that have ended; whether any is left to be written."""
@@ -529,28 +492,31 @@ class Multiplexed(asyncio.Protocol):
 
     # -- receiving
 
-    def data_received(self, data: bytes) -> None:
-        replies, answered = self._replies, False
+    def data_received(self, data: bytes) -> None:  # noqa: C901 - a call more for each reply would show
+        replies, inflight, answered = self._replies, self._inflight, False
         try:
             for reply in replies.read(data):
                 if type(reply) is PushNotification and not self._confirms(reply):
                     self._wakeups.pushed(reply)
                     continue
                 answered = True
-                if not self._inflight:
+                if not inflight:
                     raise UnreadableReplyError("a reply to nothing that was asked")
-                call = self._inflight.popleft()
+                call = inflight.popleft()
                 if call.rider is not None:
-                    self._handed_over(call, self._inflight.popleft(), reply)
+                    self._handed_over(call, inflight.popleft(), reply)
                 elif isinstance(reply, Exception):
                     self._refused(call, reply)
                 else:
-                    if self._unproven and call.command.script is not None:
-                        self._served(call.command.script)
+                    if self._unproven and call.script is not None:
+                        self._served(call.script)
                     call.reply(reply)
         except UnreadableReplyError as error:
             log.warning("the server's reply cannot be read (%r): connecting again", error)
             self._abort()
+        except BaseException:  # the program ends, and its tasks go on until they have ended
+            self._abort()  # replies that were read and not given are gone: the next one would be another's
+            raise
         # Pushes do not show that the server hears this side: a connection may be open in one direction only.
         if answered or replies.partial:
             self._heard = self._loop.time()
@@ -559,24 +525,25 @@ class Multiplexed(asyncio.Protocol):
             self._flush()
 
     def _confirms(self, push: list[Any]) -> bool:
-        """Whether a push is the reply that is due next: with RESP3, subscriptions have no other one."""
-        word = _SUBSCRIPTIONS.get(push[0]) if push and isinstance(push[0], bytes) else None
-        if word is None or not self._inflight:
+        """Whether a push is the reply that is due next."""
+        if not self._inflight:
             return False
-        command = self._inflight[0].command
-        return command.script is None and command.args[:1] == (word,)
+        call = self._inflight[0]
+        return call.script is None and confirms(push, call.args)
 
-    def _handed_over(self, release: Call[Any], acquire: Call[Any], reply: Any) -> None:
+    def _handed_over(self, release: Request[Any], acquire: Request[Any], reply: Any) -> None:
         """The reply to a release and an acquire that went in one request.
 
         Where it has not done both, they are sent again: each alone, so that each is told what concerns it.
         """
         error = reply if isinstance(reply, Exception) else None
         if error is None and reply != NOT_HELD:
-            if self._unproven and acquire.command.script is not None:
-                self._served(acquire.command.script)
-            release.reply(FREED)
-            acquire.reply(reply)
+            if self._unproven and acquire.script is not None:
+                self._served(acquire.script)
+            try:
+                release.reply(FREED)
+            finally:  # also where the program ends, as in `data_received`
+                acquire.reply(reply)
             return
         unknown = isinstance(error, UnknownScriptError) and not release.as_eval
         redirect = None if error is None else faults.redirect(error)
@@ -585,27 +552,27 @@ class Multiplexed(asyncio.Protocol):
             if call.done:
                 continue
             if unknown:
-                call.as_eval = True
+                call.as_eval, call.plain = True, False
             else:
                 call.alone = True
                 # The script may have been stopped after its first write.
                 call.unconfirmed |= error is not None and (redirect is None or redirect.begun)
             self.send(call, corked=call is release)
 
-    def _refused(self, call: Call[Any], error: Exception) -> None:
+    def _refused(self, call: Request[Any], error: Exception) -> None:
         if call.done:
             return
         if isinstance(error, UnknownScriptError) and not call.as_eval:
-            call.as_eval = True
+            call.as_eval, call.plain = True, False
             call.written = False
             self.send(call)
             return
-        if call.command.script is not None and self._redirected(call, error):
+        if call.script is not None and self._redirected(call, error):
             return
-        fault = faults.refused(error, call.command.keys)
+        fault = faults.refused(error, call.keys)
         if fault.demoted:
             self._abort()
-        elif call.command.script is not None:
+        elif call.script is not None:
             self._prove_useful()
         self.tell_state(call, fault)
         call.fault(fault)
@@ -617,10 +584,10 @@ class Multiplexed(asyncio.Protocol):
         self.outage.served(script)
         self._unproven = self.outage.refuses
 
-    def tell_state(self, call: Call[Any], fault: Fault) -> None:
+    def tell_state(self, call: Request[Any], fault: Fault) -> None:
         """The server has refused that; the log says so where it refuses more than that."""
-        if fault.state and call.command.script is not None:
-            self.outage.refused(call.command.script, fault.error, waits=fault.passing)
+        if fault.state and call.script is not None:
+            self.outage.refused(call.script, fault.error, waits=fault.passing)
             self._unproven = True
 
     # -- making it
@@ -639,19 +606,40 @@ class Multiplexed(asyncio.Protocol):
         queue = tuple(self._queue)
         self._queue.clear()
         for call in queue:
-            fault = faults.of_driver(error, call.command.keys)
+            fault = faults.of_driver(error, call.keys)
             call.fault(faults.withdrawn(fault) if before else fault)
 
     async def _establish(self) -> None:
         self._renewed = None
         try:
-            raw = await self._dialect.open(self._open_raw, label=self.outage.label)
+            # Closed right behind a question for the second time: perhaps by a proxy that does not know it.
+            # To find out which one takes a while, in which no lease is renewed.
+            for connect in (self._dialect.open, self._dialect.open, self._dialect.open_anew):
+                raw = await connect(self._open_raw, label=self.outage.label)
+                try:
+                    try:
+                        return await self._begin(raw)
+                    except SpoiledError:
+                        self._abort()
+                        raw = await self._instead_of(raw)
+                        return await self._begin(raw)
+                except faults.CONNECTING:
+                    closed_by_server = self._raw is None and not self._hung_up
+                    if not closed_by_server or not self._dialect.asks or connect == self._dialect.open_anew:
+                        raise
         except NotDrivableError as reason:
             self._wakeups.require_none(str(reason))
             self._dialect.require_any(str(reason))
             log.warning("%s: one request at a time serves this session", reason)
             self._give_way()
-            return
+
+    async def _instead_of(self, spoiled: RawConnection) -> RawConnection:
+        """Another connection; the end of the former one was told before."""
+        with contextlib.suppress(OSError):
+            await spoiled.wait_closed()
+        return await self._dialect.open(self._open_raw, label=self.outage.label)
+
+    async def _begin(self, raw: RawConnection) -> None:
         self._raw = raw
         self._hung_up = self._useful = False
         self._unproven = True
@@ -672,6 +660,24 @@ class Multiplexed(asyncio.Protocol):
             raise self._broken("closed by the server while connecting")
         identity, before = await identify(self._ask), self._identity
         await self._residue.drop(self._ask, identity)
+        await self._hear(raw)
+        if self._raw is not raw:  # it broke right after its last answer
+            raise self._connector.trouble or self._broken("closed by the server while connecting")
+        # Not before: it has carried nothing so far, and the former connections may still have to be dropped.
+        self._residue.settled(identity)
+        self._identity = identity
+        self.connections += 1
+        self._ready = True
+        self._dialect.served()
+        if self._renewed is not None:
+            self.authenticate(self._renewed)
+        self._flush()
+        if self._spare:
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle, context=empty_context())
+        elif before is None:
+            await warn_of_eviction(self._ask)
+
+    async def _hear(self, raw: RawConnection) -> None:
         why = self._dialect.why or "by the client's own way of connecting"
         await self._wakeups.begin(
             self._ask, protocol=raw.protocol, database=raw.database, why=why, ear=self._open_ear
@@ -679,27 +685,52 @@ class Multiplexed(asyncio.Protocol):
         if self._ear is not None and not self._wakeups.hears:
             self._ear.close()
             self._ear = None
-        if self._raw is not raw:  # it broke right after its last answer
-            raise self._connector.trouble or self._broken("closed by the server while connecting")
-        # Not before: until here it has carried nothing, and the former ones may still have to be dropped.
-        self._residue.settled(identity)
-        self._identity = identity
-        self.connections += 1
-        self._ready = True
-        if self._renewed is not None:
-            self.authenticate(self._renewed)
-        self._flush()
-        if self._spare:
-            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
-        elif before is None:
-            await warn_of_eviction(self._ask)
+        if self._wakeups.postponed is not None and self._hearing_again is None and self._raw is raw:
+            self._hearing_again = background(self._loop, self._hear_again(raw), name="aiolocks-subscribe")
+
+    async def _hear_again(self, raw: RawConnection) -> None:
+        """Subscribes as soon as the server takes that; while it does not, this connection serves.
+
+        Other connections find it out: a connection that has asked in vain is not to carry requests.
+        """
+        # A probe that is being connected may take the cancellation for its own: each turn looks for the end.
+        while self._raw is raw and (words := self._wakeups.postponed) is not None:
+            await asyncio.sleep(HEARING_AGAIN)
+            try:
+                probe = await self._dialect.connect(
+                    self._open_raw, raw.protocol, HELLO_TIMEOUT, label=self.outage.label
+                )
+                try:
+                    taken = await probe.takes(words, HELLO_TIMEOUT)
+                finally:
+                    probe.abort()
+            except (NoResp3Error, *faults.CONNECTING) as error:
+                log.debug("subscribing: %s", in_line(error))
+                continue
+            if not taken or self._raw is not raw:
+                continue
+            try:
+                await self._hear(raw)
+            except faults.CONNECTING as error:  # the server took it a moment ago
+                log.debug("subscribing: %s", in_line(error))
+                if self._raw is raw:
+                    self._abort()
+        if self._raw is raw:
+            self._hearing_again = None
 
     async def _open_ear(self) -> Ask:
         if self._ear is not None:
             self._ear.close()
-        raw = await self._open_raw(2, HELLO_TIMEOUT)
+        if (refusal := self._dialect.refusal(("SUBSCRIBE",))) is not None:
+            raise UnavailableError(str(refusal))
+        raw = await self._dialect.connect(self._open_raw, 2, HELLO_TIMEOUT, label=self.outage.label)
         self._ear = Ear(
-            raw, self._loop, silence=STALL, pushed=self._wakeups.pushed, ended=self._hears_no_more
+            raw,
+            self._loop,
+            silence=STALL,
+            pushed=self._wakeups.pushed,
+            refused=self._wakeups.refused,
+            ended=self._hears_no_more,
         )
         if self._raw is None or self._closed:
             self._ear.close()
@@ -725,8 +756,11 @@ class Multiplexed(asyncio.Protocol):
 
         if self._raw is None:
             failed(faults.unreachable(self._connector.trouble or self._broken("connection closed")))
+        elif (refusal := self._dialect.refusal(words)) is not None:
+            answer.set_exception(refusal)
+            answer.exception()
         else:
-            self._write((Call(bare(words), replied, failed, until=math.inf),))
+            self._write((bare(words).ask(replied, failed, until=math.inf),))
             self._commands -= 1
         return answer
 
@@ -741,22 +775,29 @@ class Multiplexed(asyncio.Protocol):
 
     # -- while it serves
 
-    def may_execute(self, undo: Call[Any]) -> bool:
+    def may_execute(self, undo: Request[Any]) -> bool:
         """Whether the server may still execute what it undoes, from a connection that has ended."""
         return self._residue.concerns(undo)
 
     def _prove_useful(self) -> None:
         self._useful = True
         self._blame.clear()
-        self._stall = STALL
         self._connector.useful()
+        if self._stall == STALL:
+            return
+        self._stall = STALL
+        if self._stall_timer is not None:  # set by a request of the handshake, for a server that may be slow
+            self._stall_timer.cancel()
+            self._watch_stall(self._loop.time())
 
-    def _unanswered(self) -> tuple[Call[Any], ...]:
+    def _unanswered(self) -> tuple[Request[Any], ...]:
         aside = () if self._spares is None else self._spares.waiting
         return (*self._inflight, *self._queue, *aside)
 
     def _watch_stall(self, since: float) -> None:
-        self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)
+        self._stall_timer = self._loop.call_at(
+            since + self._stall, self._check_stall, context=empty_context()
+        )
 
     def _check_stall(self) -> None:
         self._stall_timer = None
@@ -781,17 +822,18 @@ class Multiplexed(asyncio.Protocol):
         if self._raw is None:
             return
         if self.busy or self._heard + _IDLE > self._loop.time():
-            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle)
+            self._idle_timer = self._loop.call_later(_IDLE, self._hang_up_if_idle, context=empty_context())
         else:
             self._hang_up()
 
     def authenticate(self, words: tuple[str, ...]) -> None:
         """The credentials of the client are renewed: the server is told so on the present connection.
 
-        It stands in line with the other requests. Refused, the connection goes on with the former ones until
-        the server ends it, and the next one asks for the credentials. One that is being made may have asked
-        already: it tells them when it is ready. The connection of the notifications, which RESP2 keeps from
-        anything else, is made again when the server closes it.
+        `AUTH` stands in line with the other requests. If it is refused, the connection goes on with the
+        former credentials until the server ends it, and the next connection asks for the credentials. A
+        connection that is being made may have asked already: it tells the renewed ones when it is ready. The
+        connection of the notifications, which RESP2 keeps from anything else, is made again when the server
+        closes it.
         """
         if self._spares is not None:
             self._spares.authenticate(words)
@@ -811,7 +853,7 @@ class Multiplexed(asyncio.Protocol):
                 )
 
         self._authenticate_no_more()
-        self._auth = Call(bare(("AUTH", *words)), ignore, refused, until=math.inf)
+        self._auth = bare(("AUTH", *words)).ask(ignore, refused, until=math.inf)
         self.send(self._auth)
 
     def _authenticate_no_more(self) -> None:
@@ -837,6 +879,9 @@ class Multiplexed(asyncio.Protocol):
             self._residue.add(self._identity, self._inflight)
         self._ready = False
         self._authenticate_no_more()
+        if self._hearing_again is not None:
+            self._hearing_again.cancel()
+            self._hearing_again = None
         self._wakeups.end()
         if self._ear is not None:
             self._ear.close()
@@ -851,7 +896,7 @@ class Multiplexed(asyncio.Protocol):
         self._inflight.clear()
         for call in unanswered:
             call.unconfirmed = True
-            if call.command.script is None:  # belonged to this connection alone
+            if call.script is None:  # belonged to this connection alone
                 call.fault(faults.unreachable(exc or self._broken("connection closed")))
         if not self._hung_up:
             self._hung_up_on(unanswered, exc)
@@ -860,7 +905,7 @@ class Multiplexed(asyncio.Protocol):
             self._connector.start()
         self._has_broken()
 
-    def _hung_up_on(self, unanswered: list[Call[Any]], error: Exception | None) -> None:
+    def _hung_up_on(self, unanswered: list[Request[Any]], error: Exception | None) -> None:
         """The server has closed the connection: one of these requests may be why."""
         for call in self._blame.closed([call for call in unanswered if self._may_be_blamed(call)]):
             if self._alone:
@@ -869,7 +914,7 @@ class Multiplexed(asyncio.Protocol):
             elif self._take_aside(call):
                 unanswered.remove(call)
 
-    def _may_be_blamed(self, call: Call[Any]) -> bool:
+    def _may_be_blamed(self, call: Request[Any]) -> bool:
         if call.undoes:  # one that is short is not given up: it is the last word
             return self._alone and len(pack(call.words())) > LONG
         return self._alone or not self._useful
@@ -890,14 +935,14 @@ class Multiplexed(asyncio.Protocol):
 
     def ignore_bell(self, bell: bytes) -> None:
         for words in self._wakeups.after(bell):
-            self.send(Call(bare(words), ignore, ignore, until=self._loop.time() + STALL))
+            self.send(bare(words).ask(ignore, ignore, until=self._loop.time() + STALL))
 
     # -- further connections
 
-    def _take_aside(self, call: Call[Any]) -> bool:
-        """Whether a request goes over the connection of those that are on their way alone."""
+    def _take_aside(self, call: Request[Any]) -> bool:
+        """Whether a request goes over the connection for requests that are on their way alone."""
         # A bell is heard on this connection, and a node that must be asked once is asked on this one.
-        if self._alone or call.command.script is None or call.command.bells or call.elsewhere:
+        if self._alone or call.script is None or call.bells or call.elsewhere:
             return False
         self._further().send(call)
         return True
@@ -910,7 +955,7 @@ class Multiplexed(asyncio.Protocol):
         else:
             self._further().prove(proof)
 
-    def _further(self) -> Further:
+    def _further(self) -> Spares:
         if self._spares is None:
             self._spares = self._make_further(self, self._loop, router=self._router, fence=self._fence)
         return self._spares
@@ -939,10 +984,19 @@ class Multiplexed(asyncio.Protocol):
         if self._ready and not self.busy:
             self._abort()
 
+    def leave(self) -> None:
+        """Another server has taken the place of the one that it is connected to."""
+        if self._fallback is not None:
+            self._fallback.leave()
+            return
+        if self._spares is not None:
+            self._spares.leave()
+        self._abort()
+
     def check(self) -> None:
-        """If it has nothing to do now, finds out whether it is broken before somebody needs it."""
+        """If it has nothing to do now, finds out whether it is broken before a request needs it."""
         if self._ready and not self.busy:
-            self.send(Call(bare(("PING",)), ignore, ignore, until=self._loop.time() + STALL))
+            self.send(bare(("PING",)).ask(ignore, ignore, until=self._loop.time() + STALL))
 
     def pause_writing(self) -> None:
         if self._outflow is not None:
@@ -954,22 +1008,14 @@ class Multiplexed(asyncio.Protocol):
 
     # -- one of several
 
-    def _redirected(self, call: Call[Any], error: Exception) -> bool:
-        """Whether it goes on elsewhere, or later."""
+    def _redirected(self, call: Request[Any], error: Exception) -> bool:
+        """Whether the call goes on at another node, or later."""
         return self._router is not None and self._router.redirected(self, call, error)
 
     def _has_broken(self) -> None:
         """The connection has ended, and its calls wait for the next one."""
         if self._router is not None:
             self._router.broken(self)
-
-    def _refuses(self, call: Call[Any]) -> bool:
-        """Ends a call at once while the last attempt to connect, which has failed, is a moment ago."""
-        refusal = self._connector.refusal
-        if self._router is not None or self.ready or refusal is None or not self._connector.resting:
-            return False
-        call.fault(faults.of_driver(refusal, call.command.keys))
-        return True
 
     def _away(self, error: BaseException) -> None:
         """An attempt to connect has failed."""
@@ -983,13 +1029,13 @@ class Multiplexed(asyncio.Protocol):
         if (refusal := self._connector.refusal) is not None:
             for call in tuple(self._queue):
                 if not call.patient:
-                    call.fault(faults.of_driver(refusal, call.command.keys))
+                    call.fault(faults.of_driver(refusal, call.keys))
         if self._spares is not None:
             self._spares.tell_impatient()
 
     @property
     def way(self) -> str:
-        """How bells are heard here; empty while that is not known."""
+        """How this connection hears bells; empty while that is not known."""
         return self._wakeups.name if self._fallback is None else self._fallback.way
 
     @property
@@ -1009,25 +1055,25 @@ class Multiplexed(asyncio.Protocol):
             return True
         return self._spares is not None and self._spares.stuck
 
-    def waiting(self) -> tuple[Call[Any], ...]:
+    def waiting(self) -> tuple[Request[Any], ...]:
         """The calls that were not written yet."""
         return tuple(self._queue)
 
-    def awaited(self, *, further: bool = True) -> list[Call[Any]]:
-        """The calls that are not answered yet, sent or not; also those for which nobody waits."""
-        calls = [call for call in (*self._inflight, *self._queue) if call.command.script is not None]
+    def awaited(self, *, further: bool = True) -> list[Request[Any]]:
+        """The calls that are not answered yet, sent or not; also calls whose callers have left."""
+        calls = [call for call in (*self._inflight, *self._queue) if call.script is not None]
         return calls if self._spares is None or not further else [*calls, *self._spares.awaited()]
 
-    def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
-        """The calls that wait here for a connection and must be sent elsewhere: they do not wait any more."""
-        taken: list[Call[Any]] = []
-        kept: deque[Call[Any]] = deque()
+    def take_back(self, elsewhere: Callable[[Request[Any]], bool]) -> list[Request[Any]]:
+        """Takes out of the queue, and returns, the calls that must be sent to another node."""
+        taken: list[Request[Any]] = []
+        kept: deque[Request[Any]] = deque()
         for call in self._queue:
-            if call.done or call.command.script is None or not elsewhere(call):
+            if call.done or call.script is None or not elsewhere(call):
                 kept.append(call)
                 continue
-            if call.elsewhere and kept and kept[-1].command.args == ASKING:
-                kept.pop()  # it would be for the next call here
+            if call.elsewhere and kept and kept[-1].args == ASKING:
+                kept.pop()  # it would be for the next call of this queue
             call.elsewhere = call.mid_move = False
             taken.append(call)
         self._queue = kept
@@ -1066,7 +1112,7 @@ class Multiplexed(asyncio.Protocol):
                 raw.abort()
 
     async def _drain(self, deadline: float) -> None:
-        # Also for the replies that nobody waits for: a socket closed over unread bytes resets the connection.
+        # Also for replies whose callers have left: a socket closed over unread bytes resets the connection.
         while self._loop.time() < deadline and (self._wanted() or self._inflight):
             if not self._ready:
                 self._connector.start()
@@ -1088,6 +1134,6 @@ class Multiplexed(asyncio.Protocol):
         self._queue.clear()
 
 
-def bare(words: Words) -> Command[Any]:
+def bare(words: Words) -> Request[Any]:
     """A command of this connection alone: not sent again on the next one."""
-    return Command(None, (), words, lambda reply: reply)
+    return Request(None, (), words, lambda reply: reply)

@@ -6,8 +6,8 @@ are private: `_reader` and `_writer` of a connection, the stream's `_buffer`, an
 error classes behind `BaseParser.parse_error`. `drivable` looks at the class beforehand, `RawConnection.open`
 at the object; where either is not as expected, the client makes each request (`serial`).
 
-redis-py 5.0.1 and later, and valkey-py: where versions differ, the difference stands here; the names in which
-the two libraries differ stand in `libraries`.
+redis-py 5.0.1 and later, and valkey-py: this module holds the differences between versions, and `libraries`
+holds the names in which the two libraries differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any, Final, Self, cast, final
 import hiredis
 import redis.exceptions as driver
 from redis.asyncio.client import Redis
-from redis.asyncio.connection import ConnectionPool
 
 from . import faults
 from .closed_loops import finalized
@@ -56,7 +55,7 @@ def silent(seconds: float) -> Exception:
 
 
 CONNECT_TIMEOUT: Final = 5.0
-"""Seconds for one attempt to connect; attempts go on for as long as somebody waits."""
+"""Seconds for one attempt to connect; attempts go on for as long as a connection is needed."""
 HELLO_TIMEOUT: Final = 1.0
 """Seconds for the answer to `HELLO 3`."""
 
@@ -138,7 +137,7 @@ class RawConnection:
     """An authenticated stream to the server, taken out of redis-py's hands.
 
     Attributes:
-        server: Where it leads. Behind Sentinel the next connection may lead elsewhere.
+        server: Where it leads. Behind Sentinel the next connection may lead to another server.
     """
 
     __slots__ = (
@@ -184,6 +183,7 @@ class RawConnection:
         *,
         protocol: int,
         patience: float = HELLO_TIMEOUT,
+        named: bool = True,
         check_slots: Callable[[Any], object] | None = None,
     ) -> RawConnection:
         """Connects as the pool would, but not out of the pool: none of its places is taken.
@@ -194,18 +194,22 @@ class RawConnection:
             pool: Has the class of the connections, and their arguments.
             protocol: 2 or 3, whatever the client speaks.
             patience: Seconds for the answer to `HELLO 3`.
+            named: Whether the library says by `CLIENT` what it is, and how the user calls the client.
             check_slots: Is given the table of slots that this node has, and raises if the node must not be
                 used.
 
         Raises:
             NotDrivableError: The stream is not one of asyncio's.
             NoResp3Error: The server has not agreed to RESP3.
+            ClosedBehindError: The connection has ended when the library had said by `CLIENT` what it is.
             redis.exceptions.RedisError, OSError, TimeoutError: As from redis-py; nothing is left open.
         """
         arguments = arguments_of(pool)
-        arguments.update(protocol=protocol, decode_responses=False)
-        connection: Any = pool.connection_class(**arguments)
         library = library_behind(pool)
+        arguments.update(protocol=protocol, decode_responses=False)
+        if not named:
+            arguments.update(library.nameless)
+        connection: Any = pool.connection_class(**arguments)
         try:
             with _Handshake(connection, library, patience) as handshake, library.errors():
                 async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -244,6 +248,26 @@ class RawConnection:
         except (OSError, TimeoutError, ValueError):
             return False
 
+    async def takes(self, words: Words, patience: float) -> bool:
+        """Whether the server answers this, and not with an error; asked before it is driven."""
+        try:
+            async with asyncio.timeout(patience):
+                self._writer.write(pack(words))
+                return (await self._reader.readline())[:1] not in (b"", b"-")
+        except (OSError, TimeoutError, ValueError):
+            return False
+
+    async def closes_on(self, words: Words, patience: float) -> bool:
+        """Whether the server closes the connection right behind this; asked before it is driven."""
+        try:
+            async with asyncio.timeout(patience):
+                self._writer.write(pack(words))
+                return not await self._reader.read(1)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
     def lost(self, error: Exception | None) -> None:
         """Tells the protocol that stood there before, which is what `wait_closed` waits for."""
         self._beneath.connection_lost(error)
@@ -262,8 +286,8 @@ class RawConnection:
 class _Handshake:
     """What the library says on a new connection, and hears.
 
-    The replies are read here. The library's parsers do not know all that a server may send, and of the answer
-    to `HELLO 3` they do not tell whether it was a yes.
+    This object reads the replies. The library's parsers do not know all that a server may send, and do not
+    tell whether the answer to `HELLO 3` was a yes.
 
     Attributes:
         protocol: The version of RESP that the server speaks on it: 3 once it has agreed.
@@ -279,6 +303,7 @@ class _Handshake:
         self._stream: object = None
         self._heard: deque[Any] = deque()
         self._hello: tuple[Any, ...] = ()  # asked, and not answered yet
+        self._naming = ""  # what was last asked by CLIENT, until the answer
         self.replies = Replies(library)
 
     def __enter__(self) -> Self:
@@ -298,7 +323,7 @@ class _Handshake:
         try:
             await self._connection.connect()
         except driver.ConnectionError as error:  # in which some ways of connecting wrap all that is raised
-            own = (NoResp3Error, NotDrivableError)
+            own = (NoResp3Error, NotDrivableError, faults.ClosedBehindError)
             ours = next((link for link in faults.chain(error) if isinstance(link, own)), None)
             if ours is None:
                 raise
@@ -316,11 +341,24 @@ class _Handshake:
     async def _say(self, *words: Any, **options: Any) -> None:
         if words[0] == "HELLO":
             self._hello = words
-        await self._send(*words, **options)
+        elif words[0] == "CLIENT":
+            self._naming = f"CLIENT {words[1]}"
+        try:
+            await self._send(*words, **options)
+        except (driver.ConnectionError, OSError) as error:
+            if not self._naming:
+                raise
+            raise faults.ClosedBehindError(self._naming) from error
 
     async def _hear(self, *_: object, **__: object) -> Any:
         hello, self._hello = self._hello, ()
-        reply = await (self._answer_to(hello) if hello else self._reply())
+        try:
+            reply = await (self._answer_to(hello) if hello else self._reply())
+        except driver.ConnectionError as error:
+            if not self._naming:
+                raise
+            raise faults.ClosedBehindError(self._naming) from error
+        self._naming = ""
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -371,7 +409,7 @@ class _Handshake:
 
 
 def arguments_of(pool: Connecting) -> dict[str, Any]:
-    """The arguments of the pool's connections, but for those that send or connect again by themselves."""
+    """The arguments of the pool's connections, changed so that none sends or connects again by itself."""
     kept = {name: value for name, value in pool.connection_kwargs.items() if name not in _POOL_MATTERS}
     once = library_behind(pool).single_try()
     retry = {"retry": once, "retry_on_error": [], "retry_on_timeout": False}
@@ -433,27 +471,34 @@ async def cluster_slots(connection: Any) -> Any:
 
 @final
 class Executor:
-    """Executes single requests, each once, over a few connections like those of a pool, beside it.
+    """Executes single requests, each once, over a few connections of its own, made like a pool's.
 
-    They speak what the client's own connections speak, unless a protocol is given.
+    They speak what the client's own connections speak, unless a protocol is given. If the pool has a method
+    `fits`, only connections that it accepts are used.
     """
 
-    __slots__ = ("__weakref__", "_library", "_pool")
+    __slots__ = ("__weakref__", "_fits", "_library", "_pool")
 
     def __init__(
-        self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop, *, protocol: int | None = None
+        self, pool: Connecting, loop: asyncio.AbstractEventLoop, *, protocol: int | None = None
     ) -> None:
         self._library = library_behind(pool)
         arguments = arguments_of(pool)
         if protocol is not None:
             arguments["protocol"] = protocol
         self._pool: Any = self._library.pool(connection_class=pool.connection_class, **arguments)
+        self._fits: Callable[[Any], bool] = getattr(pool, "fits", lambda _: True)
         finalized(loop, self, _close_pool, self._pool, loop)
 
     async def __call__(self, make: MakeWords) -> Any:
         try:
-            opening = self._pool.get_connection(*self._library.for_command)
-            connection = await connected(self._pool, opening)
+            while True:
+                opening = self._pool.get_connection(*self._library.for_command)
+                connection = await connected(self._pool, opening)
+                if self._fits(connection):
+                    break
+                await connection.disconnect()
+                await self._pool.release(connection)
         except (driver.RedisError, OSError, TimeoutError) as error:
             raise NotConnectedError(error) from error
         try:

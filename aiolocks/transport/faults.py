@@ -30,11 +30,13 @@ _TRANSIENT: Final = {
     "UNKILLABLE": "a script that cannot be killed is running on it",
 }
 _FOREIGN: Final = (
-    "the key holds something that aiolocks did not write: remove it with force_release() or DEL, or give "
-    "aiolocks a prefix of its own"
+    "the key holds something that aiolocks did not write: delete this key with DEL, or give aiolocks a "
+    "prefix of its own"
 )
 # It may pass, and it may last: a waiter for a lock is told at once, and what goes on by itself goes on.
 _LASTING: Final = {
+    "CROWDED": "so many steps of this name came in a short time that it remembers no more of them, and one "
+    "that is sent again would count twice: ask again in some seconds, or count several steps at once",
     "OOM": "it is out of memory (maxmemory)",
 }
 # The same request would be refused again: the caller is told at once.
@@ -49,7 +51,7 @@ _FATAL: Final = {
     "WRONGTYPE": _FOREIGN,
 }
 # Of these, some are the end of one request, and no state of the server.
-_STATES: Final = (_TRANSIENT.keys() | _LASTING.keys()) - {"ASK", "KILLED", "TRYAGAIN", "UNBLOCKED"}
+_STATES: Final = (_TRANSIENT.keys() | _LASTING.keys()) - {"ASK", "CROWDED", "KILLED", "TRYAGAIN", "UNBLOCKED"}
 _KNOWN: Final = _TRANSIENT | _LASTING | _FATAL
 # Inside a script the code is not the first word; 6.2 also puts a dash before it.
 _CODE: Final = re.compile(r"(?<![A-Z])(" + "|".join(_KNOWN) + r")\b")
@@ -65,7 +67,7 @@ _INNER_DENIAL: Final = re.compile(
 _NO_CREDENTIALS: Final = re.compile(r"Authentication required|HELLO must be called with")
 # With more words behind it in a cluster; for the text alone, redis-py has a connection error.
 _TOO_MANY: Final = "max number of clients"
-# The errors of a script that begins on a key that is here, and goes on to one that is not.
+# The errors of a script that begins on a key that the node has, and goes on to a key that it has not.
 _HALF_WAY: Final = re.compile(r"non local key|while the cluster is down")
 _CODES: Final = (
     (driver.TryAgainError, "TRYAGAIN"),
@@ -86,6 +88,11 @@ _ANSWERS: Final = (
 )
 
 
+_EXPIRED: Final = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED, as OpenSSL counts."""
+_GOES_ON: Final = "_goes_on"
+"""Among the attributes of an error that is not transient: it may pass all the same."""
+
 NAMELESS: Final = "?"
 """As nodes of a cluster call one that is to be reached by a name which they do not know."""
 CONNECTING: Final = (driver.RedisError, OSError, TimeoutError)
@@ -95,6 +102,19 @@ CONNECTING: Final = (driver.RedisError, OSError, TimeoutError)
 @final
 class TlsMismatchError(driver.ConnectionError):
     """Of client and server, only one speaks TLS."""
+
+
+@final
+class ClosedBehindError(driver.ConnectionError):
+    """The connection has ended right behind a question that the library asks beside what is needed.
+
+    Attributes:
+        question: The first words of it.
+    """
+
+    def __init__(self, question: str) -> None:
+        super().__init__(f"the server closes the connection on {question}")
+        self.question = question
 
 
 class UnusableNodeError(driver.ConnectionError):
@@ -120,13 +140,12 @@ class NoSlotsError(driver.ClusterDownError):
 @final
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How a call ended when not with a reply.
+    """How a call ended without a reply.
 
     Attributes:
         error: The error to raise to the user.
         transient: The same request may succeed later, and what goes on by itself goes on: a renewal, a
-            release, a candidate, an observer, a schedule. Those that see only the error read
-            `BackendError.transient`.
+            release, a candidate, an observer, a schedule. A task that sees only the error asks `goes_on`.
         lasting: It is transient, and may last: a waiter for a lock is told at once.
         demoted: The connection leads to a server that is no longer the master.
         unknown: The server may have executed the request, or may do so yet.
@@ -225,7 +244,7 @@ def refuses_hello(error: Exception, *, with_credentials: bool) -> bool:
     """Whether an error that answers `HELLO 3` is about RESP3, and not about who asks, or about now."""
     text = words_of(error)
     code = _code_of(error, text)
-    if code == "NOAUTH":  # a proxy that takes credentials by AUTH only, and has them here
+    if code == "NOAUTH":  # of a proxy that takes credentials by AUTH only, where they came with HELLO
         return with_credentials
     if code == "WRONGPASS" or code in _TRANSIENT or code in _LASTING:
         return False
@@ -278,19 +297,35 @@ def redirect(error: Exception) -> Redirect | None:
 
 def unreachable(error: BaseException) -> Fault:
     """No connection, or it broke."""
-    return failed(f"Redis cannot be reached: {_said(error)}", error, transient=_disagreement(error) is None)
+    agree = _disagreement(error) is None
+    if agree:
+        # Its text says all: the frames of the driver, and of the error of the system that it has come from,
+        # would be three tracebacks for one server that is not there.
+        error.__traceback__, error.__suppress_context__ = None, True
+    return failed(f"Redis cannot be reached: {_said(error)}", error, transient=agree)
 
 
 def withdrawn(fault: Fault) -> Fault:
     """The same fault at a server that accepted the same from this client before: a password, a certificate.
 
-    Somebody is changing it, and it will be right when both sides have the new one. A waiter for a lock is
-    told at once all the same.
+    An operator is changing it, and it will be right when both sides have the new one. A waiter for a lock is
+    told at once all the same. Where a certificate has expired, the waiter is told that a person must act.
     """
-    if fault.transient or not isinstance(fault.error, BackendError):
+    error = fault.error
+    if fault.transient or not isinstance(error, BackendError):
         return fault
-    fault.error.transient = True
+    error.transient = not any(_has_expired(link) for link in chain(error))
+    vars(error)[_GOES_ON] = True
     return replace(fault, transient=True, lasting=True)
+
+
+def goes_on(error: BackendError) -> bool:
+    """Whether what goes on by itself asks again: candidates, observers, workers."""
+    return error.transient or _GOES_ON in vars(error)
+
+
+def _has_expired(error: BaseException) -> bool:
+    return isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == _EXPIRED
 
 
 def nameless() -> Fault:
@@ -299,7 +334,7 @@ def nameless() -> Fault:
 
 
 def session_closed() -> Fault:
-    """The end of a question to a session that is closed: no outage, so that nobody asks again."""
+    """The end of a question to a session that is closed: no outage, so that no task asks again."""
     return Fault(SessionClosedError("the session is closed"), transient=False)
 
 
@@ -307,6 +342,21 @@ def unanswered(trouble: BaseException | None) -> Fault:
     """Nothing came back within the time that the caller had; `trouble` is what is known of why."""
     because = f": {_said(trouble)}" if trouble is not None else ""
     return failed(f"Redis did not answer in time{because}", trouble, transient=True)
+
+
+SILENCE: Final = 0.1
+"""Seconds without an answer that are no silence yet."""
+
+
+def too_soon(error: LockError, patience: float) -> bool:
+    """Whether a request ended so soon that its end says nothing of a server of which nothing else is known.
+
+    Args:
+        error: Of the request; that of `unanswered` has a cause where something is known.
+        patience: Seconds that it had.
+    """
+    unanswered = isinstance(error, BackendError) and error.transient and error.__cause__ is None
+    return unanswered and patience < SILENCE
 
 
 def hung_up(size: int, times: int, error: BaseException | None, *, long: bool) -> Fault:

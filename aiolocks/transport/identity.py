@@ -1,7 +1,7 @@
 """The identity of a connection at its server: needed to drop it, and no other one, after a reconnect.
 
 The server is asked on the new connection; a denial just leaves the answer out. A refusal that may pass, as of
-a server that runs a long script, is no denial: then the connection cannot serve yet, and it is raised.
+a server that runs a long script, is no denial: the connection cannot serve yet, and the refusal is raised.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Identity:
     run_id: bytes | None = None
 
     def same_server(self, other: Identity) -> bool:
-        """Whether the other's number means the same connection here, beyond doubt."""
+        """Whether the other's number means the same connection at this server, beyond doubt."""
         return self.client_id is not None and self.run_id is not None and self.run_id == other.run_id
 
 
 async def identify(ask: Ask) -> Identity:
-    """Asks who both are on a new connection."""
+    """Asks for the identity of a new connection, as far as the user may know it."""
     client, server = ask("CLIENT", "INFO"), ask("INFO", "server")
     of_client, of_server = await _fields(client, b"=", None), await _fields(server, b":", b"\r\n")
     found = Identity(of_client.get(b"id"), of_client.get(b"addr"), of_server.get(b"run_id"))

@@ -47,7 +47,7 @@ def key(prefix: str, kind: str, name: str, role: str = "") -> bytes:
 
 
 def keys_of(prefix: str, kind: str, name: str, roles: Iterable[str]) -> tuple[bytes, ...]:
-    """The key of a name, and behind it those of what stands beside it: as `key` makes them, for less."""
+    """The key of a name, then the keys of what stands beside it: as `key` makes them, for less."""
     own = key(prefix, kind, name)
     place = f"{prefix}:{kind}".encode()
     rest = own[len(place) :]

@@ -37,11 +37,12 @@ class Library:
         blocking: The classes of clients that are not for asyncio.
         partial: The classes of what a client makes, which is no client itself.
         connection: The base of all connections.
-        ssl_connection: The base of those with TLS.
+        ssl_connection: The base of connections with TLS.
         own_connect: The library's own ways of making a connection.
         pool: The pool of connections.
         single_try: Makes the policy of a connection that tries everything once.
         for_command: The arguments by which a pool gives a connection: in some versions, a command's name.
+        nameless: The arguments with which a connection says nothing of its client, by `CLIENT`.
     """
 
     def __init__(self, package: str) -> None:
@@ -64,6 +65,9 @@ class Library:
         self.pool: Any = connection.ConnectionPool
         self.single_try: Callable[[], Any] = lambda: retry.Retry(backoff.NoBackoff(), 0)
         named_first = inspect.signature(self.pool.get_connection).parameters["command_name"]
+        known = inspect.signature(self.connection.__init__).parameters
+        says = ("driver_info",) if "driver_info" in known else ("lib_name", "lib_version")
+        self.nameless: dict[str, None] = dict.fromkeys(("client_name", *says))
         self.for_command = ("EVALSHA",) if named_first.default is inspect.Parameter.empty else ()
 
     def is_client(self, client: object) -> bool:
@@ -118,7 +122,7 @@ def _both(cls: type[Exception], package: str) -> type[Exception]:
         for base in cls.__mro__
         if isinstance(found := getattr(other, base.__name__.replace(*names), None), type)
     )
-    # redis-py's own text shows less, and an attribute that is missing here.
+    # The `__repr__` of redis-py shows less, and reads an attribute that an error of valkey-py does not have.
     members = {"__module__": cls.__module__, "__repr__": BaseException.__repr__}
     return _made.setdefault((cls, package), type(cls.__name__, (cls, counterpart), members))
 

@@ -1,4 +1,4 @@
-"""A background task that runs for as long as somebody needs it."""
+"""A background task that runs for as long as it is needed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+from .._tasks import empty_context
 from .closed_loops import background
 
 
 class OnDemandTask(ABC):
-    """One task, for as long as somebody needs what it does.
+    """One task, for as long as its work is needed.
 
     Invariant: while it is needed and not closed, the task is alive; killed from outside (as when the loop
     ends) it is started again.
 
     Args:
-        needed: Whether somebody waits for it.
+        needed: Whether the work is needed.
         gave_up: Told why it will not succeed.
 
     Attributes:
@@ -52,7 +53,7 @@ class OnDemandTask(ABC):
     def start(self) -> None:
         if self._task is None and not self._closed and not self._loop.is_closed():
             self._task = background(self._loop, self._work(), name=self._task_name)
-            self._task.add_done_callback(self._ended)
+            self._task.add_done_callback(self._ended, context=empty_context())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None

@@ -9,18 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import ConnectionPool
 
 from .commands.listening import trial
-from .connection import Multiplexed
-from .dialect import Dialect
+from .connection import Fallback, Multiplexed
+from .dialect import Dialect, OpenRaw
 from .driver import Address, Executor, MakeWords, RawConnection, drivable, library_behind
 from .hearing import OnRung, Wakeup, Wakeups
 from .keys import key, parse
 from .libraries import REDIS, library_of
 from .outages import Outage, Outages
-from .request import Command, Transport
+from .request import Request, Transport
 from .spares import Spares
+from .tls import Connecting
 from .tokens import follow
 
 if TYPE_CHECKING:
@@ -154,29 +154,69 @@ def open_transport(
         return _clustered(
             client, loop, prefix=prefix, session=session, wakeup=wakeup, dialect=dialect, on_rung=on_rung
         )
+    pool = client.connection_pool
+    connect = partial(
+        _to_one,
+        client,
+        loop,
+        probe=key(prefix, "lock", session, "bell.probe"),
+        fence=_fence(prefix, session),
+        wakeup=wakeup,
+        dialect=dialect,
+        on_rung=on_rung,
+    )
+    if named_by_sentinel(pool):
+        from .sentinel import NamedMaster  # noqa: PLC0415 - few need it, and an import takes a millisecond
+
+        return NamedMaster(pool, loop, connect, on_rung)
+    return connect(
+        pool,
+        lambda protocol, patience, named: RawConnection.open(
+            pool, protocol=protocol, patience=patience, named=named
+        ),
+    )
+
+
+def named_by_sentinel(pool: Any) -> bool:
+    """Whether connections of this pool lead to the master that Sentinel names."""
+    return bool(getattr(pool, "is_master", False)) and hasattr(pool, "sentinel_manager")
+
+
+def _to_one(
+    client: Any,
+    loop: asyncio.AbstractEventLoop,
+    door: Any,
+    open_raw: OpenRaw,
+    *,
+    probe: bytes,
+    fence: Callable[[bytes], bytes],
+    wakeup: Wakeup,
+    dialect: Dialect,
+    on_rung: OnRung,
+) -> Fallback:
+    """The way to one server, over connections as the door makes them."""
     outage = Outage(_label(client.connection_pool), Outages(loop))
-    probe = key(prefix, "lock", session, "bell.probe")
     wakeups = Wakeups(wakeup, trial=lambda _: trial(probe), on_rung=on_rung)
     if drivable(client):
         # The pool, not the client: an open connection is known to the loop, and must not keep alive who would
         # close it.
         pool = client.connection_pool
         transport = Multiplexed(
-            lambda protocol, patience: RawConnection.open(pool, protocol=protocol, patience=patience),
+            open_raw,
             dialect,
             wakeups,
-            lambda: _over_pool(pool, loop, dialect, outage),
+            lambda: _over_pool(door, loop, dialect, outage),
             loop,
             outage=outage,
             further=Spares,
-            fence=_fence(prefix, session),
+            fence=fence,
             library=library_behind(pool),
         )
         follow(pool, loop, transport.authenticate)
         return transport
     wakeups.require_none(_not_driven(client))
     dialect.require_any(_not_driven(client))
-    return _over_pool(client.connection_pool, loop, dialect, outage)
+    return _over_pool(door, loop, dialect, outage)
 
 
 def open_quorum(
@@ -233,7 +273,7 @@ def _clustered(
     here = weakref.ref(client)
     probe = f"{prefix}:lock.bell.probe.{session}:".encode()
 
-    def serial() -> Transport:
+    def serial() -> Fallback:
         # The cluster's own connections: it alone knows which node has the slot.
         client = here()
         if client is None:
@@ -249,10 +289,11 @@ def _clustered(
     def open_node(address: Address, cluster: Clustered) -> Multiplexed:
         connector = connectors.connector(address)
         node: Multiplexed = Multiplexed(
-            lambda protocol, patience: RawConnection.open(
+            lambda protocol, patience, named: RawConnection.open(
                 connector,
                 protocol=protocol,
                 patience=patience,
+                named=named,
                 check_slots=lambda rows: slots.members.check(rows, address),
             ),
             dialect,
@@ -279,12 +320,12 @@ def _clustered(
     return Clustered(slots, open_node, on_rung, loop, outage=outage)
 
 
-def _trial(probe: bytes | None) -> Command[int] | None:
+def _trial(probe: bytes | None) -> Request[int] | None:
     return None if probe is None else trial(probe)
 
 
 def _fence(prefix: str, session: str) -> Callable[[bytes], bytes]:
-    """Gives a key in the slot of a grant's key, among the bells of its kind: those a session may write."""
+    """Gives a key in the slot of a grant's key, among the bells of its kind, which a session may write."""
 
     def fence(of: bytes) -> bytes:
         place = parse(prefix, of)
@@ -299,9 +340,9 @@ def _not_driven(client: object) -> str:
 
 
 def _over_pool(
-    pool: ConnectionPool, loop: asyncio.AbstractEventLoop, dialect: Dialect, outage: Outage
-) -> Transport:
-    executor = Executor(pool, loop, protocol=dialect.wanted)
+    door: Connecting, loop: asyncio.AbstractEventLoop, dialect: Dialect, outage: Outage
+) -> Fallback:
+    executor = Executor(door, loop, protocol=dialect.wanted)
     return _serial(executor, executor.aclose, loop, outage=outage)
 
 
@@ -312,7 +353,7 @@ def _serial(
     *,
     outage: Outage,
     sagas: Callable[[Callable[..., None]], Sagas] | None = None,
-) -> Transport:
+) -> Fallback:
     from .serial import Serial  # noqa: PLC0415 - few need it, and an import takes a millisecond
 
     return Serial(execute, close, loop, outage=outage, sagas=sagas)

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final, final
 if TYPE_CHECKING:
     from .request import Script
 
+from .._tasks import empty_context
 from .._visible import in_line
 
 log = logging.getLogger("aiolocks.transport")
 
 _SETTLED: Final = 3.0
 """Seconds without a refusal after which a server that executes requests has got over it: at the limit of its
-memory, it refuses some and executes others. Longer than the pauses of what goes on by itself: else each of
-them would look like the end of the outage."""
+memory, it refuses some requests and executes other ones. Longer than the pauses of tasks that go on by
+themselves: else each pause would look like the end of the outage."""
 _FORGOTTEN: Final = 60.0
-"""Seconds without a further refusal after which nobody knows whether the server would still refuse."""
+"""Seconds without a further refusal after which it is not known whether the server would still refuse."""
 
 
 @final
@@ -27,7 +28,7 @@ class Outages:
     """One warning when the first server of a session goes, and one when all are back.
 
     So an outage has two lines, however many attempts, locks and schedules meet it, and however many nodes of
-    a cluster it takes: the further ones are told at `INFO`.
+    a cluster it takes: the further servers are told at `INFO`.
     """
 
     __slots__ = ("_open", "_since", "_told", "loop")
@@ -66,7 +67,7 @@ class Outages:
         )
 
     def over(self, outage: Outage, how: str, *, since: float, at: float) -> None:
-        """That one is back since `at`."""
+        """This server is back since `at`."""
         if outage not in self._open:  # it was forgotten
             return
         self._open.discard(outage)
@@ -89,7 +90,7 @@ class Outage:
 
     Args:
         label: How people call the server; never with credentials.
-        outages: Those of all servers of the session.
+        outages: The outages of all servers of the session.
     """
 
     __slots__ = ("_away", "_outages", "_refused", "_refused_at", "_settling", "_since", "label")
@@ -141,7 +142,9 @@ class Outage:
     def served(self, script: Script) -> None:
         """It has executed this script."""
         if script in self._refused and self._settling is None:
-            self._settling = self._outages.loop.call_later(_SETTLED, self._settled, self._now())
+            self._settling = self._outages.loop.call_later(
+                _SETTLED, self._settled, self._now(), context=empty_context()
+            )
 
     def _settled(self, at: float) -> None:
         self._refuse_no_more()
@@ -154,7 +157,7 @@ class Outage:
             self._outages.over(self, how, since=self._since, at=self._now())
 
     def left(self) -> None:
-        """Nobody needs this server any more."""
+        """The session does not need this server any more."""
         self._away = self._away or self.refuses
         self._refuse_no_more()
         self.over("serves no slots any more,")

@@ -2,13 +2,14 @@
 
 The parser of hiredis reads nearly all of it, and fast. It takes an attribute (what a server says about the
 next reply) for a reply, so that each caller would get the answer to another one's request; and it knows no
-long errors, no streams, and no map whose keys are maps or arrays. What may be one of these is read here, in
-Python: where a `|` comes in, and where hiredis gives up.
+long errors, no streams, and no map whose keys are maps or arrays. This module reads in Python what may be one
+of these: where a `|` comes in, and where hiredis gives up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Final, TypeAlias, final
 
 import hiredis
@@ -90,12 +91,13 @@ class Replies:
         """Whether a part of a text, a number or a line has come, and not all of it."""
         return bool(self._rest) or self._fast.has_data()
 
-    def read(self, data: bytes) -> Iterator[Any]:
+    def read(self, data: bytes) -> Iterable[Any]:
         """The replies of which these bytes are the end.
 
         Raises:
             redis.exceptions.InvalidResponse: The bytes are no reply. What comes later cannot be read.
         """
+        found: list[Any] = []
         if not self._rest:
             self._kept.append(data)
             self._size += len(data)
@@ -103,20 +105,19 @@ class Replies:
                 fast = self._fast
                 try:
                     fast.feed(data)
-                    while (reply := fast.gets()) is not _NOT_ENOUGH:
-                        self._given += 1
-                        yield reply
+                    found.extend(iter(fast.gets, _NOT_ENOUGH))  # in C; what came before an error stays
                 except (driver.InvalidResponse, TypeError):
-                    pass  # it may be one that this parser does not know
+                    self._given += len(found)  # it may be one that this parser does not know
                 else:
+                    self._given += len(found)
                     if self._size > self._most:
                         self._leave_out_given()
-                    return
+                    return found
             self._fast = self._parser()
             data = b"".join(self._kept)
             self._keep(b"")
         self._rest += data
-        yield from self._read_slowly()
+        return chain(found, self._read_slowly())
 
     def _leave_out_given(self) -> None:
         """Finds the end of the last reply that was given, mostly a few bytes before the end of all."""
@@ -230,7 +231,7 @@ class Replies:
         return items, at
 
     def _items(self, number: int | None, at: int, depth: int) -> tuple[list[Any], int]:
-        """So many, or those up to the end of the stream."""
+        """So many items, or all items up to the end of the stream."""
         items: list[Any] = []
         while len(items) != number:
             if number is None and self._rest.startswith(b".\r\n", at):
@@ -241,10 +242,7 @@ class Replies:
 
 
 def _number_in(reader: hiredis.Reader) -> int:
-    number = 0
-    while reader.gets() is not _NOT_ENOUGH:
-        number += 1
-    return number
+    return len(list(iter(reader.gets, _NOT_ENOUGH)))
 
 
 class _NotEnoughError(Exception):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast, final
 
+from .._tasks import empty_context
 from ..errors import ConfigurationError, LockError, LockLostError
 from .faults import Fault, unreadable
 
@@ -44,21 +46,35 @@ class Script:
         mid_move: The last of these sections while the slot of the keys moves to another node of a cluster.
         several: The script that does this step for several at once, if there is one. It has their keys, and
             their arguments, one after the other, and answers with the list of their replies.
+        moves: A slot that moves does not stop it half way: it touches only keys that are there, or reads.
+        frees: It ends what its token has, and nothing else, however late it is sent again.
 
     Attributes:
         mid_move: The same step in the form for that time (see `mid_move` in `lua/shared.lua`), if it has one.
+        guarded: The form for a cluster, which does nothing while the slot moves (see `slot_stays` in
+            `lua/shared.lua`); with `moves`, the script itself.
     """
 
-    __slots__ = ("mid_move", "name", "several", "sha", "shared", "text")
+    __slots__ = ("frees", "guarded", "mid_move", "name", "several", "sha", "shared", "text")
 
     sha: bytes
     text: bytes
 
-    def __init__(self, name: str, *shared: str, mid_move: str = "", several: Script | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *shared: str,
+        mid_move: str = "",
+        several: Script | None = None,
+        moves: bool = False,
+        frees: bool = False,
+    ) -> None:
+        self.frees = frees
         self.name = name
         self.shared = shared
         self.several = several
-        self.mid_move = Script(name, "mid_move", *shared, mid_move) if mid_move else None
+        self.mid_move = Script(name, "mid_move", *shared, mid_move, moves=True) if mid_move else None
+        self.guarded: Script = self if moves else Script(name, "slot_stays", *shared, moves=True)
 
     def __getattr__(self, attribute: str) -> bytes:
         """The text or digest, on first use: an import must not wait for files that may never be needed."""
@@ -75,7 +91,7 @@ class Script:
         return f"<Script {self.name}>"
 
 
-# -- Commands, which are scripts with keys and arguments, and calls, which are commands under way.
+# -- Requests: scripts with keys and arguments, on their way to a server.
 
 T = TypeVar("T")
 
@@ -87,27 +103,80 @@ LONG: Final = 131_072
 """Bytes from which on a request is long. No acquire is, unless its session allows larger metadata than the
 default."""
 
+_KNOWN_AT_LEAST: Final = 30.0
+MOST_KNOWN: Final = 100_000
+"""The most steps of one name that the server remembers at once, so that each counts once: about 10 MB."""
+
+
+def known_ms(sent_again: float) -> int:
+    """For how long the server remembers a step that counts, ms: at least twice as long as it is sent again.
+
+    A step that has no other effect than to count is the same again only for as long as it is remembered.
+
+    Args:
+        sent_again: Seconds for which a request is sent again at most: up to its `Request.until`, which is
+            `command_timeout` after it was made, or earlier.
+    """
+    return math.ceil(1000 * max(_KNOWN_AT_LEAST, 2 * sent_again))
+
+
 UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """The errors of reading a reply that has another form than any script gives: a map, an infinite number."""
 
 
-class Command(Generic[T]):
-    """A script with its keys and arguments, and how its reply reads. Idempotent: it may be sent again.
+_CONTENT: Final = frozenset({"script", "keys", "args", "parse", "lane", "bells", "watched", "plain"})
+"""What a request has before it is sent."""
 
-    Attributes:
+
+class Request(Generic[T]):
+    """A script with its keys and arguments, how its reply reads, and, once it is sent, how it stands.
+
+    Idempotent: it may be written again. It is sent once (`ask`), and ends exactly once: with a reply, with a
+    fault, or because its caller left. A sender that may send the same again, or to several servers,
+    sends copies (`again`).
+
+    Args:
         script: The step; None for a bare server command, which then stands in `args`.
         keys: The keys it touches, all in one slot.
         args: Its arguments.
         parse: Turns the server's reply (bytes, ints, lists of them) into what the caller wants to know.
-        lane: Commands of one lane reach the server in the order in which they were sent.
-        bells: Keys whose end the server is to tell of, from when this command was executed on.
-        watched: Keys that this command reads last, of whose changes the server must tell, from then on.
+        lane: Requests of one lane reach the server in the order in which they were sent.
+        bells: Keys whose end the server is to tell of, from when this request was executed on.
+
+    Attributes:
+        watched: Keys that this request reads last, of whose changes the server must tell, from then on.
             Where it cannot, nothing is lost but time.
+
+    The callbacks run inside the loop's callbacks and must not raise; once the caller has left
+    (`Transport.forget`), none but `on_late` is called.
     """
 
-    # No dataclass, here and in what replies become: they are made for each request, and many at import.
+    # No dataclass, and none in what replies become: they are made for each request, and many at import.
+    # Most requests differ from these values in nothing: so the class has them, and not each request.
     bells: tuple[bytes, ...] = ()
     watched: tuple[bytes, ...] = ()
+    head: bytes | None = None  # of a plain one: all its bytes before its arguments, packed once for a name
+    make: Callable[[], Request[T]] | None = None
+    alone = False  # it is not to go in one request with another one
+    as_eval = False
+    done = False
+    elsewhere = False  # a node has it that does not serve its slot, for this request only
+    ended_by: Fault | None = None
+    guarded = False  # it goes to a node of a cluster
+    mid_move = False  # it was refused because its slot moves, and is sent in the form for that
+    on_late: Callable[[T], object] | None = None
+    patient = True
+    plain = True  # it is no more than a script by its digest: nothing below or above makes it special
+    rider: Request[Any] | None = None  # the one that went in the same request, and has the next reply
+    sent = 0.0  # loop time right before it was last written
+    sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
+    unconfirmed = False  # it was sent before, and all or a part of it may have been executed already
+    undoes = False
+    written = False  # the server may have it, or have had it
+
+    on_reply: Callable[[T], None]
+    on_fault: Callable[[Fault], None]
+    until: float  # loop time after which the caller does not want the reply
 
     def __init__(
         self,
@@ -126,32 +195,150 @@ class Command(Generic[T]):
         self.lane = lane
         if bells:
             self.bells = bells
+            self.plain = False
 
-    def words(self, *, as_eval: bool) -> Words:
-        """The words of the request; `as_eval` sends the script's text instead of its digest."""
+    def track(self, keys: tuple[bytes, ...]) -> None:
+        """The server must tell of changes of these keys, which it reads last."""
+        self.watched = keys
+        self.plain = False
+
+    def again(self) -> Self:
+        """One like it that was not sent yet."""
+        if type(self) is Request:
+            plain: Request[T] = object.__new__(Request)  # for each master of a quorum: `__init__` would show
+            plain.script = self.script
+            plain.keys = self.keys
+            plain.args = self.args
+            plain.parse = self.parse
+            plain.lane = self.lane
+            if not self.plain:
+                plain.bells, plain.watched, plain.plain = self.bells, self.watched, False
+            return cast("Self", plain)
+        made = copy.copy(self)  # with what its class adds
+        vars(made).clear()
+        vars(made).update({name: value for name, value in vars(self).items() if name in _CONTENT})
+        return made
+
+    def ask(
+        self,
+        on_reply: Callable[[T], None],
+        on_fault: Callable[[Fault], None],
+        *,
+        until: float,
+        undoes: bool = False,
+        patient: bool = True,
+        as_eval: bool = False,
+        make: Callable[[], Request[T]] | None = None,
+        on_late: Callable[[T], object] | None = None,
+    ) -> Self:
+        """It is to be sent now; returns itself.
+
+        Args:
+            on_reply: Told what the reply says.
+            on_fault: Told why there is none.
+            until: Loop time after which the caller does not want the reply.
+            undoes: It takes back what an earlier request of its lane may have done. While that request may
+                still be executed, `until` does not count: only the reply ends it.
+            patient: Whether it waits for a server that is known to be away; for one that is silent, each
+                request waits.
+            as_eval: Send the script's text at once.
+            make: Makes it again for each time that it is written, where its content depends on the time.
+            on_late: Told the reply that comes after the end: the session learns from this reply alone which
+                waiters the server woke.
+        """
+        self.on_reply = on_reply
+        self.on_fault = on_fault
+        self.until = until
+        if undoes:
+            self.undoes = True
+            self.plain = False
+        if not patient:
+            self.patient = False
+        if as_eval:
+            self.as_eval = True
+            self.plain = False
+        if make is not None:
+            self.make = make
+            self.plain = False
+        if on_late is not None:
+            self.on_late = on_late
+        return self
+
+    def words(self, *, as_eval: bool | None = None) -> Words:
+        """The words of the request, as they are right now: it may have waited for a connection.
+
+        Args:
+            as_eval: Send the script's text instead of its digest; None: as it was found to be necessary.
+        """
+        if self.make is not None:
+            self.as_of_now()
         script = self.script
         if script is None:
             return self.args
-        if as_eval:
+        if self.mid_move:  # while the slot moves, it declares its first key only
+            assert script.mid_move is not None
+            keys = self.keys
+            return ("EVAL", script.mid_move.text, 1, keys[0], len(keys), *keys, *self.args)
+        if self.guarded:
+            script = script.guarded
+        if self.as_eval if as_eval is None else as_eval:
             return ("EVAL", script.text, len(self.keys), *self.keys, *self.args)
         return ("EVALSHA", script.sha, len(self.keys), *self.keys, *self.args)
 
-    def words_mid_move(self) -> Words:
-        """The words of the request while the slot moves: it declares its first key only."""
-        assert self.script is not None
-        assert self.script.mid_move is not None
-        return ("EVAL", self.script.mid_move.text, 1, self.keys[0], len(self.keys), *self.keys, *self.args)
+    def with_rider(self, rider: Request[Any]) -> Words | None:
+        """The words of one request for both; None unless the rider is an acquire that suits this release."""
+        return None
+
+    def as_of_now(self) -> Request[T]:
+        """Itself; made again where its content depends on the time."""
+        if self.make is None:
+            return self
+        made = self.make()
+        if made is not self:
+            self.script, self.keys, self.args, self.parse = made.script, made.keys, made.args, made.parse
+            self.bells, self.watched = made.bells, made.watched
+        return made
+
+    def reply(self, raw: Any) -> None:
+        """Ends it with the server's answer."""
+        if self.done:
+            self._reply_late(raw)
+            return
+        self.done = True
+        try:
+            result = self.parse(raw)
+        except (ConfigurationError, LockLostError) as error:
+            self.ended_by = Fault(error, transient=False, unknown=False)
+            self.on_fault(self.ended_by)
+        except UNREADABLE as error:
+            self.ended_by = unreadable(error)
+            self.on_fault(self.ended_by)
+        else:
+            self.on_reply(result)
+
+    def _reply_late(self, raw: Any) -> None:
+        if self.on_late is not None:
+            with contextlib.suppress(LockError, *UNREADABLE):
+                self.on_late(self.parse(raw))
+
+    def fault(self, fault: Fault) -> None:
+        """Ends it without an answer."""
+        if not self.done:
+            self.done = True
+            self.ended_by = fault
+            self.on_fault(fault)
 
     def __repr__(self) -> str:
         # Arguments hold tokens: never shown.
-        return f"<Command {self.script!r} {self.keys!r}>"
+        state = "done" if self.done else "written" if self.written else "not written"
+        return f"<Request {self.script!r} {self.keys!r} {state}>"
 
 
-def several(commands: Sequence[Command[Any]]) -> Command[list[Any]]:
+def several(commands: Sequence[Request[Any]]) -> Request[list[Any]]:
     """One request for commands of one script that has a form for several; their replies.
 
-    Instead of a reply there may be the server's error at that command: it leaves the others as they would be
-    without it.
+    Instead of a reply there may be the server's error at that command. The error leaves the other commands as
+    they would be without it.
     """
     script = commands[0].script
     assert script is not None
@@ -163,10 +350,10 @@ def several(commands: Sequence[Command[Any]]) -> Command[list[Any]]:
         keys += command.keys
         args += command.args
         watched += command.watched
-    together = Command(
+    together = Request(
         script.several, tuple(keys), tuple(args), partial(_replies, commands[0].parse, len(commands))
     )
-    together.watched = tuple(watched)
+    together.track(tuple(watched))
     return together
 
 
@@ -177,13 +364,13 @@ def _replies(parse: Callable[[Any], Any], number: int, raw: Any) -> list[Any]:
 
 
 @final
-class JoinableRelease(Command["Released"]):
+class JoinableRelease(Request["Released"]):
     """A release that can go in one request with the acquire of the next waiter of its session.
 
     Attributes:
         acquire: The script by which that waiter asks, for the same keys.
-        both: The script that does both. Its arguments are those of `acquire` and then `token`. It answers as
-            `acquire` does; but `NOT_HELD`, and does nothing, when that token does not hold.
+        both: The script that does both. Its arguments are the arguments of `acquire` and then `token`. It
+            answers as `acquire` does. When that token does not hold, it answers `NOT_HELD` and does nothing.
         token: The token that lets go.
     """
 
@@ -205,6 +392,18 @@ class JoinableRelease(Command["Released"]):
         self.acquire = acquire
         self.both = both
 
+    def with_rider(self, rider: Request[Any]) -> Words | None:
+        if (
+            rider.script is not self.acquire
+            or rider.keys[: len(self.keys)] != self.keys
+            or any(one.alone or one.mid_move or one.elsewhere for one in (self, rider))
+        ):
+            return None
+        acquire = rider.as_of_now()
+        both = Request(self.both, acquire.keys, (*acquire.args, self.token), acquire.parse)
+        both.guarded = self.guarded
+        return both.words(as_eval=self.as_eval or rider.as_eval)
+
 
 NOT_HELD: Final = [-1]
 """The reply of such a request when the token that was to let go does not hold."""
@@ -212,143 +411,8 @@ FREED: Final = (1,)
 """The reply that a release then has, if the request was executed."""
 
 
-@final
-class Call(Generic[T]):
-    """A command under way. Ends exactly once: with a reply, with a fault, or because its caller left.
-
-    Args:
-        command: The command to send.
-        until: Loop time after which nobody wants the reply.
-        undoes: It takes back what an earlier request of its lane may have done. While that request may still
-            be executed, `until` does not count: only the reply ends it.
-        patient: Whether it waits for a server that is known to be away; for one that is silent, each call
-            waits.
-        as_eval: Send the script's text at once.
-        make: Makes the command again for each time that it is written, where its content depends on the time.
-        on_late: Told the reply that comes after the end: the server has told nobody else here which waiters
-            it woke.
-
-    The callbacks run inside the loop's callbacks and must not raise; once the caller has left
-    (`Transport.forget`), none but `on_late` is called.
-    """
-
-    # Most calls differ from these in nothing: so they stand here, and not in each call.
-    make: Callable[[], Command[T]] | None = None
-    alone = False  # it is not to go in one request with another one
-    as_eval = False
-    done = False
-    elsewhere = False  # a node has it that does not serve its slot, for this request only
-    ended_by: Fault | None = None
-    mid_move = False  # it was refused because its slot moves, and is sent in the form for that
-    on_late: Callable[[T], object] | None = None
-    patient = True
-    rider: Call[Any] | None = None  # the call that went in the same request, and has the next reply
-    sent = 0.0  # loop time right before it was last written
-    sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
-    unconfirmed = False  # it was sent before, and all or a part of it may have been executed already
-    undoes = False
-    written = False  # the server may have it, or have had it
-
-    def __init__(
-        self,
-        command: Command[T],
-        on_reply: Callable[[T], None],
-        on_fault: Callable[[Fault], None],
-        *,
-        until: float,
-        undoes: bool = False,
-        patient: bool = True,
-        as_eval: bool = False,
-        make: Callable[[], Command[T]] | None = None,
-        on_late: Callable[[T], object] | None = None,
-    ) -> None:
-        self.command = command
-        self.on_reply = on_reply
-        self.on_fault = on_fault
-        self.until = until  # loop time after which nobody wants the reply
-        if undoes:
-            self.undoes = True
-        if not patient:
-            self.patient = False
-        if as_eval:
-            self.as_eval = True
-        if make is not None:
-            self.make = make
-        if on_late is not None:
-            self.on_late = on_late
-
-    @property
-    def made_at_write(self) -> bool:
-        """Whether its command depends on when it is written."""
-        return self.make is not None
-
-    def words(self) -> Words:
-        """The words of the request, as they are right now: it may have waited for a connection."""
-        command = self.command if self.make is None else self.as_of_now()
-        if self.mid_move:
-            return command.words_mid_move()
-        script = command.script
-        if self.as_eval or script is None:
-            return command.words(as_eval=True)
-        # As `Command.words` says it: all that leave together are made here, and a call more would show.
-        return ("EVALSHA", script.sha, len(command.keys), *command.keys, *command.args)
-
-    def with_rider(self, rider: Call[Any]) -> Words | None:
-        """The words of one request for both; None unless the rider is an acquire that suits this release."""
-        release, acquire = self.command, rider.command
-        if (
-            type(release) is not JoinableRelease
-            or acquire.script is not release.acquire
-            or acquire.keys[: len(release.keys)] != release.keys
-            or any(one.alone or one.mid_move or one.elsewhere for one in (self, rider))
-        ):
-            return None
-        acquire = rider.as_of_now()
-        both = Command(release.both, acquire.keys, (*acquire.args, release.token), acquire.parse)
-        return both.words(as_eval=self.as_eval or rider.as_eval)
-
-    def as_of_now(self) -> Command[T]:
-        """The command, made again where its content depends on the time."""
-        if self.make is not None:
-            self.command = self.make()
-        return self.command
-
-    def reply(self, raw: Any) -> None:
-        """Ends it with the server's answer."""
-        if self.done:
-            self._reply_late(raw)
-            return
-        self.done = True
-        try:
-            result = self.command.parse(raw)
-        except (ConfigurationError, LockLostError) as error:
-            self.ended_by = Fault(error, transient=False, unknown=False)
-            self.on_fault(self.ended_by)
-        except UNREADABLE as error:
-            self.ended_by = unreadable(error)
-            self.on_fault(self.ended_by)
-        else:
-            self.on_reply(result)
-
-    def _reply_late(self, raw: Any) -> None:
-        if self.on_late is not None:
-            with contextlib.suppress(LockError, *UNREADABLE):
-                self.on_late(self.command.parse(raw))
-
-    def fault(self, fault: Fault) -> None:
-        """Ends it without an answer."""
-        if not self.done:
-            self.done = True
-            self.ended_by = fault
-            self.on_fault(fault)
-
-    def __repr__(self) -> str:
-        state = "done" if self.done else "written" if self.written else "queued"
-        return f"<Call {self.command!r} {state}>"
-
-
 def ignore(_: object) -> None:
-    """A callback for calls whose end nobody waits for."""
+    """A callback for calls without a caller that waits for their end."""
 
 
 # -- Requests that undo an earlier one, whether it was executed already, will be, or never is.
@@ -359,7 +423,7 @@ _PAUSE_MAXIMUM: Final = 0.5
 
 
 def take_back(
-    command: Command[T],
+    command: Request[T],
     *,
     send: Callable[..., None],
     loop: AbstractEventLoop,
@@ -371,8 +435,8 @@ def take_back(
 
     While that request may still be executed, the undo is kept until the server has answered it, however long
     that takes; otherwise for `seconds`, after which the key has expired. A server that refuses
-    the undo for the moment (`READONLY`, `LOADING`, `BUSY`, `MISCONF`) is asked again within that time, unless
-    the session is closed before.
+    the undo for the moment (`READONLY`, `LOADING`, `BUSY`, `MISCONF`), or refuses a password or a certificate
+    that it has accepted before, is asked again within that time, unless the session is closed before.
 
     Args:
         command: Idempotent: it may be executed several times, also long after the request.
@@ -393,7 +457,7 @@ class _TakingBack(Generic[T]):
 
     def __init__(
         self,
-        command: Command[T],
+        command: Request[T],
         send: Callable[..., None],
         loop: AbstractEventLoop,
         until: float,
@@ -411,15 +475,15 @@ class _TakingBack(Generic[T]):
 
     def attempt(self) -> None:
         told = self._told
-        call = Call(
-            self._command, told, self._failed, until=self._until, undoes=True, as_eval=True, on_late=told
+        call = self._command.again().ask(
+            told, self._failed, until=self._until, undoes=True, as_eval=True, on_late=told
         )
         self._send(call, at_once=self._at_once)
 
     def _failed(self, fault: Fault) -> None:
-        refused_for_now = fault.transient and not fault.unknown
+        refused_for_now = fault.transient and (fault.lasting or not fault.unknown)
         if refused_for_now and self._loop.time() + self._pause < self._until:
-            self._loop.call_later(self._pause, self.attempt)
+            self._loop.call_later(self._pause, self.attempt, context=empty_context())
             self._pause = min(2 * self._pause, _PAUSE_MAXIMUM)
 
 
@@ -432,25 +496,29 @@ class Proof:
         replicas: How many must have it.
         on_end: Told True when they have, False when the server does not know of the lease.
         on_fault: Told why it cannot be said.
+        on_too_few: It does not wait for replicas that are not there: told how many are connected to the
+            server, if these are too few and the server says so.
 
     Attributes:
         seen: How many had it when they were counted last.
-        done: It has ended, or nobody wants to know any more.
+        done: It has ended, or its caller has left.
     """
 
-    __slots__ = ("_on_end", "_on_fault", "done", "owned", "replicas", "seen")
+    __slots__ = ("_on_end", "_on_fault", "_on_too_few", "done", "owned", "replicas", "seen")
 
     def __init__(
         self,
-        owned: Command[bool],
+        owned: Request[bool],
         replicas: int,
         on_end: Callable[[bool], None],
         on_fault: Callable[[Fault], None],
+        on_too_few: Callable[[int], None] | None = None,
     ) -> None:
         self.owned = owned
         self.replicas = replicas
         self._on_end = on_end
         self._on_fault = on_fault
+        self._on_too_few = on_too_few
         self.seen = 0
         self.done = False
 
@@ -463,6 +531,17 @@ class Proof:
         if not self.done:
             self.done = True
             self._on_fault(fault)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for replicas that are not connected yet."""
+        return self._on_too_few is None
+
+    def connected(self, number: int) -> None:
+        """So many replicas are connected to the server."""
+        if self._on_too_few is not None and number < self.replicas and not self.done:
+            self.done = True
+            self._on_too_few(number)
 
 
 class Transport(Protocol):
@@ -487,16 +566,16 @@ class Transport(Protocol):
     def outage_told(self) -> bool:
         """Whether the log says that a server is away or refuses, and not yet that it is back.
 
-        Then nobody else needs to say so.
+        Then no other part of the session needs to say so.
         """
         ...
 
     @property
     def commands_sent(self) -> int:
-        """Number of requests sent so far, without those that set up a connection."""
+        """Number of requests sent so far, without the requests that set up a connection."""
         ...
 
-    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         """Sends it, in order after earlier requests of the same lane.
 
         Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
@@ -518,11 +597,11 @@ class Transport(Protocol):
         ...
 
     def ignore_bell(self, bell: bytes) -> None:
-        """Nobody wants to hear of that key any more; it is heard again when a command names it."""
+        """No waiter wants to hear of that key any more; it is heard again when a command names it."""
         ...
 
-    def forget(self, call: Call[Any]) -> bool:
-        """The caller has left: nobody is told how it ended.
+    def forget(self, call: Request[Any]) -> bool:
+        """The caller has left: no callback but `on_late` is told how the call ended.
 
         Returns:
             Whether the server may have seen it, or may see it yet.

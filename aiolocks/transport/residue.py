@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 from .hearing import Ask
 from .identity import Identity, kill
-from .request import Call
+from .request import Request
 
 _MOST: Final = 8
 """Former connections that are remembered, where a new connection leads to another server each time."""
@@ -16,12 +16,12 @@ _MOST: Final = 8
 
 @final
 class Residue:
-    """The requests that one server may still execute although the connection of it has ended.
+    """The requests that one server may still execute although their connection has ended.
 
     A server that hangs reads its sockets when it goes on: then it executes each request that was written,
     however long ago this side closed the connection. A key that such a request makes has its whole ttl before
-    it. So no clock here can say when an undo is not needed any more; only a new connection can, on which the
-    server was told to drop the former ones.
+    it. So no clock of this process can say when an undo is not needed any more; only a new connection can, on
+    which the server was told to drop the former ones.
 
     Invariants:
     - a lane is in `_lanes` from the end of a connection that owed a reply to it until `settled`;
@@ -38,15 +38,15 @@ class Residue:
         """Whether there is anything that may still be executed."""
         return bool(self._lanes)
 
-    def add(self, former: Identity, owed: Iterable[Call[Any]]) -> None:
+    def add(self, former: Identity, owed: Iterable[Request[Any]]) -> None:
         """A connection has ended that owed replies to these calls."""
         self._former.append(former)
         # A request without a lane takes nothing that another one would have to give back.
-        self._lanes.update(call.command.lane for call in owed if call.command.lane)
+        self._lanes.update(call.lane for call in owed if call.lane)
 
-    def concerns(self, call: Call[Any]) -> bool:
+    def concerns(self, call: Request[Any]) -> bool:
         """Whether an earlier request of the call's lane may still be executed."""
-        return call.command.lane in self._lanes
+        return call.lane in self._lanes
 
     async def drop(self, ask: Ask, present: Identity) -> None:
         """Makes the server of the present connection drop the former ones."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from . import clocks
 from .faults import Fault
-from .request import Call, Command, take_back
+from .request import Request, take_back
 
 if TYPE_CHECKING:
     from .answers import Released
@@ -25,7 +25,7 @@ TAKING_BACK: Final = 5.0
 
 @final
 class Compensate:
-    """Yielded: commands that undo. Nobody waits for them, nor can take them back.
+    """Yielded: commands that undo. No caller waits for them, or can take them back.
 
     Attributes:
         commands: Each answers as a release does.
@@ -34,12 +34,12 @@ class Compensate:
 
     __slots__ = ("commands", "seconds")
 
-    def __init__(self, commands: Sequence[Command[Released]], seconds: float) -> None:
+    def __init__(self, commands: Sequence[Request[Released]], seconds: float) -> None:
         self.commands = commands
         self.seconds = seconds
 
 
-SagaStep = Sequence[Command[Any]] | Compensate
+SagaStep = Sequence[Request[Any]] | Compensate
 SagaSteps = Generator[SagaStep, list[Any], T]
 
 
@@ -52,7 +52,7 @@ class FaultError(Exception):
 
 
 @final
-class SagaCommand(Command[T]):
+class SagaCommand(Request[T]):
     """A call that looks like one command and takes several.
 
     Attributes:
@@ -75,16 +75,16 @@ class Saga:
 
     __slots__ = ("_at_once", "_call", "_first", "_parts", "_results", "_sagas", "_steps")
 
-    def __init__(self, sagas: Sagas, call: Call[Any], *, at_once: bool) -> None:
+    def __init__(self, sagas: Sagas, call: Request[Any], *, at_once: bool) -> None:
         command = call.as_of_now()
         assert isinstance(command, SagaCommand)
         self._sagas = sagas
         self._call = call
         self._at_once = at_once
         self._steps: SagaSteps[Any] = command.saga()
-        self._parts: list[Call[Any]] = []
+        self._parts: list[Request[Any]] = []
         self._results: list[Any] = []
-        self._first = True  # the commands under way are those that it begins with
+        self._first = True  # the commands under way are the ones that it begins with
 
     def begin(self) -> None:
         self._call.sent_steady, self._call.sent = clocks.steady(), self._sagas.loop.time()
@@ -97,7 +97,7 @@ class Saga:
         self._steps.close()
 
     def _leave_parts(self) -> None:
-        """Gives up the commands under way. Bells that the others have rung are told here: no caller does."""
+        """Gives up the commands under way. Tells of bells that answered ones have rung: no caller does."""
         for part in self._parts:
             part.done = True
         for result in self._results:
@@ -122,12 +122,12 @@ class Saga:
         else:
             self._send_together(wanted)
 
-    def _send_together(self, commands: Sequence[Command[Any]]) -> None:
+    def _send_together(self, commands: Sequence[Request[Any]]) -> None:
         self._results = [None] * len(commands)
         left = len(commands)
 
-        def made(at: int) -> Callable[[], Command[Any]] | None:
-            if not (self._first and self._call.made_at_write):
+        def made(at: int) -> Callable[[], Request[Any]] | None:
+            if not self._first or self._call.make is None:
                 return None
             return lambda: next(self._call.as_of_now().saga())[at]  # type: ignore[attr-defined]
 
@@ -147,12 +147,11 @@ class Saga:
         def failed(fault: Fault) -> None:
             self._first = False
             self._leave_parts()
-            self._call.unconfirmed = True  # of the others, nobody knows
+            self._call.unconfirmed = True  # it is not known whether the other commands were executed
             self._go_on(lambda: self._steps.throw(FaultError(fault)))
 
         parts = self._parts = [
-            Call(
-                command,
+            command.again().ask(
                 replied(at),
                 failed,
                 until=self._call.until,
@@ -168,7 +167,7 @@ class Saga:
             if not part.done:
                 self._sagas.send(part, at_once=self._at_once)
 
-    def _begun_with(self, parts: Sequence[Call[Any]]) -> None:
+    def _begun_with(self, parts: Sequence[Request[Any]]) -> None:
         """These went first. Each may have waited for other requests of its lane, or for a connection."""
         self._first = False
         self._call.sent = min(part.sent for part in parts)
@@ -182,7 +181,7 @@ class Saga:
 
 @final
 class Sagas:
-    """Those under way over one transport.
+    """The sagas under way over one transport.
 
     Args:
         send: Of the transport.
@@ -197,17 +196,17 @@ class Sagas:
         self.send = send
         self.on_rung = on_rung
         self.loop = loop
-        self._begun: dict[Call[Any], Saga] = {}
+        self._begun: dict[Request[Any], Saga] = {}
 
-    def begin(self, call: Call[Any], *, at_once: bool) -> None:
+    def begin(self, call: Request[Any], *, at_once: bool) -> None:
         saga = self._begun[call] = Saga(self, call, at_once=at_once)
         saga.begin()
 
-    def ended(self, call: Call[Any]) -> None:
+    def ended(self, call: Request[Any]) -> None:
         """Nothing more of it is to come."""
         self._begun.pop(call, None)
 
-    def forget(self, call: Call[Any]) -> None:
+    def forget(self, call: Request[Any]) -> None:
         """Its caller has left."""
         if (saga := self._begun.pop(call, None)) is not None and not call.done:
             saga.abandon()

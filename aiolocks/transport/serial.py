@@ -3,12 +3,12 @@
 Serves connection classes of the user's own. A worker task, which lives while there is something to do, makes
 the calls: no cancellation of a caller ever reaches the driver.
 
-A request that was not answered holds up those behind it for as long as a connection may be silent (2 s; where
-the server answers nothing, twice as long each time, and 30 s at most). Then its connection is closed, and it
-goes behind all others, with those of its lane behind it. Such a request may still arrive, also after its
-undo, for nothing here can end a connection at the server: what it then takes is free again after one ttl.
-An undo is kept until it was answered, as long as a request before it may still be executed; where there are
-very many, the oldest times count again.
+A request that was not answered holds up the requests behind it for as long as a connection may be silent
+(2 s; where the server answers nothing, twice as long each time, and 30 s at most). Then its connection is
+closed, and it goes behind all other requests, with the requests of its lane behind it. Such a request may
+still arrive, also after its undo, for this session cannot end a connection at the server: what the request
+then takes is free again after one ttl. An undo is kept until it was answered, as long as a request before it
+may still be executed. If very many lanes have such a request, the undo of a further lane ends at its time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, final
 
+from .._tasks import empty_context
 from . import clocks, faults
 from .closed_loops import background
 from .connection import MOST_CLOSED, STALL, STALL_MAXIMUM, Blame, Deadlines
@@ -26,7 +27,7 @@ from .driver import UNANSWERED, BrokenError, MakeWords, NotConnectedError, Unkno
 from .faults import Fault
 from .outages import Outage
 from .replication import not_driven
-from .request import LONG, Call, Proof, Words
+from .request import LONG, Proof, Request, Words
 from .sagas import SagaCommand, Sagas
 
 _RETRY_FIRST: Final = 0.01
@@ -38,19 +39,19 @@ _MOST_KEPT: Final = 1000
 
 @final
 class Serial:
-    """The transport over what executes one request.
+    """The transport over a function that executes one request.
 
     Args:
         execute: Is given what makes the words of a request, for when it has a connection for them. It must
-            not send them again by itself: what became of a first send that was not answered has to be known
-            here.
+            not send them again by itself: this transport has to know what became of a first send that was not
+            answered.
         close: Closes the connections that it used.
         outage: The log of the times when the server is away.
-        sagas: Makes what runs calls that take several commands, where this leads to a cluster: it is given
-            what sends each of them.
+        sagas: Makes the `Sagas` for calls that take several commands, where this leads to a cluster: it is
+            given the function that sends each command.
 
     Invariants:
-    - at most one request is under way; the others are in `_queue`, and while it holds any, a worker is alive;
+    - at most one request is under way; the rest is in `_queue`, and while it holds any, a worker is alive;
     - calls of one lane (one possession) are sent in their order, so that an undo follows what it undoes;
     - a call whose request ended without a reply, or whose script a node stopped half-way, is `unconfirmed`:
       what it changed stays, and a later "not the holder" may be its own doing;
@@ -74,8 +75,8 @@ class Serial:
         self._executor = execute
         self._close_connections = close
         self._loop = loop
-        self._queue: deque[Call[Any]] = deque()
-        self._under_way: Call[Any] | None = None
+        self._queue: deque[Request[Any]] = deque()
+        self._under_way: Request[Any] | None = None
         self._deadlines = Deadlines(loop, self._unanswered, lambda: None)
         self._doubtful: dict[str, None] = {}  # lanes with a request that was sent, and ended without a reply
         self._blame = Blame()
@@ -95,24 +96,25 @@ class Serial:
     def outage_told(self) -> bool:
         return self._outage.told
 
-    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self._closed:
             call.fault(faults.session_closed())
             return
-        if isinstance(call.command, SagaCommand):
+        if isinstance(call, SagaCommand):
             assert self._sagas is not None
             self._sagas.begin(call, at_once=at_once)
             return
+        call.guarded = self._sagas is not None
         before = self._under_way
-        owed = before is not None and before.written and before.command.lane == call.command.lane
-        if call.undoes and call.command.lane and (owed or call.command.lane in self._doubtful):
+        owed = before is not None and before.written and before.lane == call.lane
+        if call.undoes and call.lane and (owed or call.lane in self._doubtful):
             call.until = math.inf
         self._queue.append(call)
         if call.until < self._deadlines.at:
             self._deadlines.note(call.until)
         self._hire()
 
-    def forget(self, call: Call[Any]) -> bool:
+    def forget(self, call: Request[Any]) -> bool:
         if self._sagas is not None:
             self._sagas.forget(call)
         call.done = True
@@ -127,18 +129,18 @@ class Serial:
     def ignore_bell(self, bell: bytes) -> None:
         """No bell is heard over this transport: the poll serves."""
 
-    def _unanswered(self) -> tuple[Call[Any], ...]:
+    def _unanswered(self) -> tuple[Request[Any], ...]:
         under_way = () if self._under_way is None else (self._under_way,)
         return (*under_way, *self._queue)
 
     def _hire(self) -> None:
         if self._worker is None and self._queue and not self._closed and not self._loop.is_closed():
             self._worker = background(self._loop, self._work(), name="aiolocks-serial")
-            self._worker.add_done_callback(self._retire)
+            self._worker.add_done_callback(self._retire, context=empty_context())
 
     def _retire(self, worker: asyncio.Task[None]) -> None:
         self._worker = None
-        self._hire()  # it was killed from outside while others still wait
+        self._hire()  # it was killed from outside while requests still wait
 
     async def _work(self) -> None:
         while self._queue:
@@ -160,32 +162,32 @@ class Serial:
                 await asyncio.sleep(self._delay)
                 self._delay = min(self._delay * 2, _RETRY_MAXIMUM)
 
-    def _put_back(self, call: Call[Any], *, behind: bool) -> None:
-        """It is sent again: behind all others if it may hold them up, with those of its lane behind it."""
+    def _put_back(self, call: Request[Any], *, behind: bool) -> None:
+        """It is sent again: behind all other calls if it may hold them up, with its lane behind it."""
         self._queue.appendleft(call)
         if not behind:
             return
-        lane = call.command.lane
-        stay: deque[Call[Any]] = deque()
-        move: deque[Call[Any]] = deque()
+        lane = call.lane
+        stay: deque[Request[Any]] = deque()
+        move: deque[Request[Any]] = deque()
         for other in self._queue:
-            of_lane = other is call or (lane and other.command.lane == lane)
+            of_lane = other is call or (lane and other.lane == lane)
             (move if of_lane else stay).append(other)
         self._queue = stay + move
 
-    def _not_answered(self, call: Call[Any]) -> None:
+    def _not_answered(self, call: Request[Any]) -> None:
         """Its connection has ended: what was sent may still be executed, at any time."""
         if not call.written:
             return
         call.unconfirmed = True
-        lane = call.command.lane
+        lane = call.lane
         if lane and not call.undoes and len(self._doubtful) < _MOST_KEPT:
             self._doubtful[lane] = None
             for other in self._queue:
-                if other.undoes and other.command.lane == lane:
+                if other.undoes and other.lane == lane:
                     other.until = math.inf
 
-    async def _attempt(self, call: Call[Any]) -> bool:
+    async def _attempt(self, call: Request[Any]) -> bool:
         """One attempt; a call that is not done after it is tried again. Whether there was a connection."""
         began = self._loop.time()
         try:
@@ -204,26 +206,26 @@ class Serial:
             self._outage.over()
             redirect = faults.redirect(error)
             call.unconfirmed |= redirect is not None and redirect.begun
-            fault = faults.of_driver(error, call.command.keys)
-            if fault.state and call.command.script is not None:
-                self._outage.refused(call.command.script, fault.error, waits=fault.passing)
+            fault = faults.of_driver(error, call.keys)
+            if fault.state and call.script is not None:
+                self._outage.refused(call.script, fault.error, waits=fault.passing)
             call.fault(fault)
         return True
 
-    def _answered(self, call: Call[Any]) -> None:
+    def _answered(self, call: Request[Any]) -> None:
         self._served = True
         self._delay, self._stall = _RETRY_FIRST, STALL
         self._blame.clear()
-        lane = call.command.lane
-        if lane in self._doubtful and not any(other.command.lane == lane for other in self._queue):
+        lane = call.lane
+        if lane in self._doubtful and not any(other.lane == lane for other in self._queue):
             del self._doubtful[lane]
         self._outage.over()
-        if call.command.script is not None:
-            self._outage.served(call.command.script)
+        if call.script is not None:
+            self._outage.served(call.script)
 
-    def _not_connected(self, call: Call[Any], error: BaseException, *, since: float) -> None:
-        """Nobody can be asked now: those that do not wait for the server end."""
-        fault = faults.of_driver(error, call.command.keys)
+    def _not_connected(self, call: Request[Any], error: BaseException, *, since: float) -> None:
+        """The server cannot be asked now: calls that do not wait for it end."""
+        fault = faults.of_driver(error, call.keys)
         if self._served:
             fault = faults.withdrawn(fault)
         if fault.transient:
@@ -234,26 +236,26 @@ class Serial:
             elif not other.done:
                 other.fault(fault)
 
-    def _why_unanswered(self, call: Call[Any], error: BaseException) -> Fault:
+    def _why_unanswered(self, call: Request[Any], error: BaseException) -> Fault:
         """Why its connection ended: it may be too long a request."""
         may_be_blamed = call.written and not call.undoes and isinstance(error, BrokenError)
         if may_be_blamed and (size := _size(call)) > LONG and self._blame.closed((call,)):
             return faults.hung_up(size, MOST_CLOSED, error, long=True)
-        return faults.of_driver(error, call.command.keys)
+        return faults.of_driver(error, call.keys)
 
-    def _try_again(self, call: Call[Any], fault: Fault) -> None:
+    def _try_again(self, call: Request[Any], fault: Fault) -> None:
         if not call.done and (not fault.passing or self._loop.time() + self._delay >= call.until):
             call.fault(fault)
 
-    async def _request(self, call: Call[Any]) -> Any:
+    async def _request(self, call: Request[Any]) -> Any:
         try:
             return await self._send(call)
         except UnknownScriptError:
-            call.as_eval = True
+            call.as_eval, call.plain = True, False
             call.written = call.unconfirmed  # this one was not executed
             return await self._send(call)
 
-    async def _send(self, call: Call[Any]) -> Any:
+    async def _send(self, call: Request[Any]) -> Any:
         def words() -> Words:
             if call.done:
                 raise _NotNeededError
@@ -276,9 +278,15 @@ class Serial:
     def rest(self) -> bool:
         if self._queue or self._worker is not None or self._resting is not None:
             return False
-        self._resting = background(self._loop, self._close_connections(), name="aiolocks-rest")
-        self._resting.add_done_callback(self._rested)  # the loop alone would not keep it
+        self.leave()
         return True
+
+    def leave(self) -> None:
+        """Closes its connections; the next ones may lead to another server."""
+        if self._resting is None:
+            self._resting = background(self._loop, self._close_connections(), name="aiolocks-rest")
+            # The loop alone would not keep it.
+            self._resting.add_done_callback(self._rested, context=empty_context())
 
     def _rested(self, _: asyncio.Task[None]) -> None:
         self._resting = None
@@ -303,12 +311,12 @@ class Serial:
 
 
 class _NotNeededError(Exception):
-    """Nobody wanted the answer any more when there was a connection."""
+    """The call had ended when there was a connection."""
 
 
-def _size(call: Call[Any]) -> int:
+def _size(call: Request[Any]) -> int:
     """Bytes of its request, as it was sent last."""
-    words = call.command.words(as_eval=call.as_eval)
+    words = call.words()
     return sum(len(word) for word in words if not isinstance(word, int))
 
 

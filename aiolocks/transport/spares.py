@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from . import faults
 from .bulk import Bulk, ForMain
 from .replication import Proofs
-from .request import Call, Proof
+from .request import Proof, Request
 
 if TYPE_CHECKING:
     from .connection import Multiplexed, Router
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @final
 class Spares:
-    """Those of one connection, each made when it is first needed.
+    """The further connections of one connection, each made when it is first needed.
 
     Args:
         fence: Gives the key that is written when replicas are counted, of a key of what was granted.
@@ -42,7 +42,7 @@ class Spares:
 
     # -- what goes there
 
-    def send(self, call: Call[Any]) -> None:
+    def send(self, call: Request[Any]) -> None:
         """It is on its way alone from now on."""
         if self._bulk is None:
             router = None if self._router is None else ForMain(self._router, self._main)
@@ -50,8 +50,8 @@ class Spares:
             self._bulk = Bulk(self._main, connection, self._loop)
         self._bulk.send(call)
 
-    def concerns(self, call: Call[Any]) -> bool:
-        """Whether it has to come after one of those that are on their way alone."""
+    def concerns(self, call: Request[Any]) -> bool:
+        """Whether it has to come after a request that is on its way alone."""
         return self._bulk is not None and self._bulk.concerns(call)
 
     def prove(self, proof: Proof) -> None:
@@ -68,8 +68,8 @@ class Spares:
         return sum(connection.commands_sent for connection in self._connections())
 
     @property
-    def waiting(self) -> tuple[Call[Any], ...]:
-        """Requests that wait for others of their name, and were not sent yet."""
+    def waiting(self) -> tuple[Request[Any], ...]:
+        """Requests that wait for earlier ones of their slots, and were not sent yet."""
         return () if self._bulk is None else tuple(self._bulk.waiting)
 
     @property
@@ -80,16 +80,20 @@ class Spares:
     def stuck(self) -> bool:
         return self._bulk is not None and self._bulk.connection.stuck
 
-    def awaited(self) -> list[Call[Any]]:
+    def awaited(self) -> list[Request[Any]]:
         return [] if self._bulk is None else [*self._bulk.waiting, *self._bulk.connection.awaited()]
 
-    def take_back(self, elsewhere: Callable[[Call[Any]], bool]) -> list[Call[Any]]:
+    def take_back(self, elsewhere: Callable[[Request[Any]], bool]) -> list[Request[Any]]:
         return [] if self._bulk is None else self._bulk.take_back(elsewhere)
 
     def distrust(self) -> None:
         """The server was silent on the main connection: these may be broken, too."""
         for connection in self._connections():
             connection.distrust()
+
+    def leave(self) -> None:
+        for connection in self._connections():
+            connection.leave()
 
     def authenticate(self, words: tuple[str, ...]) -> None:
         for connection in self._connections():
@@ -107,7 +111,7 @@ class Spares:
 
     async def drain(self, deadline: float) -> None:
         """Sends what still waits, and closes."""
-        # Polled, as the end of a request is nobody else's business.
+        # Polled, as a request tells its end to its caller alone.
         while self._loop.time() < deadline and any(not call.done for call in self.waiting):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         for connection in self._connections():

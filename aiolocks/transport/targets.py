@@ -98,7 +98,7 @@ class Target:
 
 
 def _bounded_by_us(*options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those arguments, where later ones count; without a time-out of the driver unless one is among them.
+    """These arguments, of which later ones count; without a time-out of the driver unless one is among them.
 
     The client speaks RESP2, which every server and proxy has. Sessions ask for RESP3 by themselves.
     """

@@ -1,8 +1,8 @@
-"""Says so when only one of client and server speaks TLS, where connecting would just fail, or hang.
+"""Tells when only one of client and server speaks TLS; connecting would just fail, or hang.
 
 A server without TLS waits for the end of a line when it is sent a TLS handshake; a server with TLS closes a
-connection that does not begin with one. Neither says why. So the address is asked in the other way, over a
-connection of its own: once an attempt has failed in such a manner, or has been silent for a while.
+connection that does not begin with one. Neither says why. So this module asks the address in the other way,
+over a connection of its own, once an attempt has failed in such a manner or has been silent for a while.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from weakref import WeakSet
 
 import redis.exceptions as driver
 
+from .._tasks import empty_context
 from .closed_loops import background
-from .faults import TlsMismatchError, chain
+from .faults import ClosedBehindError, TlsMismatchError, chain
 from .libraries import REDIS, library_of
 
 T = TypeVar("T")
@@ -54,6 +55,8 @@ async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
     alike = getattr(door, "cluster", door)  # of the nodes of a cluster, all speak TLS, or none does
     try:
         result = await attempt
+    except ClosedBehindError:
+        raise  # tried again without that question, and looked into then
     except (driver.ConnectionError, driver.InvalidResponse) as error:
         # A plain server answers no TLS handshake, so that the question takes its full time. Where it has
         # answered before, the next attempt must not wait for that: leases would end meanwhile.
@@ -68,7 +71,7 @@ async def connected(door: Connecting, attempt: Coroutine[Any, Any, T]) -> T:
 
 async def _encrypted(host: str, port: int, attempt: Coroutine[Any, Any, T]) -> T:
     trying = background(asyncio.get_running_loop(), attempt, name="aiolocks-tls")
-    trying.add_done_callback(hear_out)
+    trying.add_done_callback(hear_out, context=empty_context())
     try:
         await asyncio.wait((trying,), timeout=_SUSPICIOUS)
         suspicious = not trying.done() or (trying.exception() is not None and _is_broken(trying.exception()))
@@ -84,9 +87,27 @@ async def _encrypted(host: str, port: int, attempt: Coroutine[Any, Any, T]) -> T
 
 
 def hear_out(trying: asyncio.Future[Any]) -> None:
-    """For one that nobody may wait for any more: then nobody wants to know how it failed."""
+    """For an attempt whose caller may have left: asyncio is not to say that its error was not looked at."""
     if not trying.cancelled():
         trying.exception()
+
+
+async def mismatch(host: str, port: int, error: BaseException, *, encrypted: bool) -> TlsMismatchError | None:
+    """Why an attempt to connect has failed so, if only one side speaks TLS.
+
+    Args:
+        host: Of the server.
+        port: Of the server.
+        error: Of the attempt; a `TimeoutError` if no answer came.
+        encrypted: Whether the client speaks TLS.
+    """
+    if not isinstance(error, TimeoutError) and not _is_broken(error):
+        return None
+    if encrypted and await _speaks_plain_text(host, port):
+        return TlsMismatchError(f"{host}:{port} does not speak TLS, and this client does")
+    if not encrypted and await _speaks_tls(host, port):
+        return TlsMismatchError(f"{host}:{port} speaks TLS, and this client does not")
+    return None
 
 
 def _is_broken(error: BaseException | None) -> bool:

@@ -1,9 +1,9 @@
 """The renewed tokens of a client's credentials, for connections that a session has made beside its pool.
 
 A streaming provider of redis-py (from 5.3 on) has one listener: the client, which hands each new token to
-`re_auth_callback` of its pool. So that is where a session hears of it, too. Other providers tell nobody of a
-new token, and neither redis-py nor a session asks them before the next connection. The nodes of a cluster
-cannot be listened to in this way.
+`re_auth_callback` of its pool. A session hears of the token there, too. Other providers do not tell of a new
+token, and neither redis-py nor a session asks them before the next connection. The nodes of a cluster cannot
+be listened to in this way.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from contextlib import suppress
 from typing import Any, Final, final
 
 import redis.credentials
+
+from .._tasks import empty_context
 
 _STREAMING: Final[Any] = getattr(redis.credentials, "StreamingCredentialProvider", ())
 _HEARD_BY: Final = "re_auth_callback"
@@ -59,7 +61,7 @@ class _Renewals:
         words = (*([user] if user else []), token.get_value())
         for loop, method in self.living():
             with suppress(RuntimeError):  # the loop of another thread has just been closed
-                loop.call_soon_threadsafe(_tell, method, words)
+                loop.call_soon_threadsafe(_tell, method, words, context=empty_context())
         pool: Any = self._pool()
         if pool is not None:
             await getattr(type(pool), _HEARD_BY)(pool, token)

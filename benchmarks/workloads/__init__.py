@@ -35,7 +35,7 @@ from .many import Many, ManyNew
 from .phases import Phases
 from .profile import Profile
 from .range import WriterAmongIntervals
-from .ratelimit import Admitted
+from .ratelimit import Admitted, Waited
 from .redlock import ContendedRedlock, RedlockAlone
 from .rw import ReaderAmongReaders
 from .scale import Throng, Waiters
@@ -66,7 +66,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "limits": [NoisyTenant],
     "rw": [ReaderAmongReaders],
     "range": [WriterAmongIntervals],
-    "ratelimit": [Admitted],
+    "ratelimit": [Admitted, Waited],
     "phases": [Phases],
     "lock-or-watch": [
         partial(LockOrWatch, inside=0),

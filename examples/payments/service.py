@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from aiolocks import Lock, LockError, Session, SingleFlight
+from aiolocks import Lock, LockError, Session, SingleFlight, name_of
 from aiolocks.contrib.fastapi import current_session, session_lifespan
 from aiolocks.contrib.idempotency.fastapi import idempotent_route
 from aiolocks.contrib.idempotency.sqlalchemy import SQLAlchemyStore
@@ -65,7 +65,8 @@ class Order(BaseModel):
 @router.post("/payments", status_code=201)
 async def pay(order: Order, payer: Customer, transaction: Transaction, locks: Locks) -> dict[str, Any]:
     """Makes a payment, if the payer has the money."""
-    async with Lock(locks, f"account:{payer}", ttl=TTL, blocking_timeout=2 * TTL) as lease:
+    account = name_of("account:{payer}", payer=payer)
+    async with Lock(locks, account, ttl=TTL, blocking_timeout=2 * TTL) as lease:
         await fence(transaction, lease)  # first: it takes the place of `BEGIN`
         left = await balance(transaction, payer) - order.cents
         if left < 0:
@@ -95,7 +96,7 @@ async def statement(account: Customer, locks: Locks) -> dict[str, int]:
             return await balance(session, account)
 
     flight = SingleFlight(locks, ttl=TTL, keep=1, stale=30)
-    return {"cents": await flight.do(f"statement:{account}", look)}
+    return {"cents": await flight.do(name_of("statement:{account}", account=account), look)}
 
 
 @reads.get("/health")

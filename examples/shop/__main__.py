@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,8 @@ import warnings
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from aiolocks.testing import EmbeddedServer
 
@@ -28,14 +31,21 @@ def postgresql() -> Generator[str, None, None]:
             server.cleanup()
 
 
+def leave(number: int, _: FrameType | None) -> NoReturn:
+    """Ends the program by way of its `finally`s, which stop the servers that it has started; once."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main() -> None:
-    """Runs until it is interrupted."""
+    """Runs until it is interrupted, or gets SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m examples.shop", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--redis", help="URL of a Redis or Valkey; default: one that is started here")
     parser.add_argument("--database", help="URL for SQLAlchemy; default: a PostgreSQL that is started here")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, leave)
     with ExitStack() as stack:
         redis = arguments.redis or stack.enter_context(EmbeddedServer()).url
         database = arguments.database or stack.enter_context(postgresql())
@@ -53,11 +63,12 @@ def main() -> None:
             str(arguments.port),
         ]
         web += ["--workers", "2", "--timeout-graceful-shutdown", "5", "--log-level", "warning"]
-        processes = [
-            subprocess.Popen([sys.executable, "-m", *command]) for command in (web, ["examples.shop.worker"])
-        ]
-        sys.stdout.write(f"http://{arguments.host}:{arguments.port}/docs, and /locks for the operator\n")
+        processes: list[subprocess.Popen[bytes]] = []
         try:
+            for command in (web, ["examples.shop.worker"]):
+                processes.append(subprocess.Popen([sys.executable, "-m", *command]))  # noqa: PERF401 - each as it begins
+            sys.stdout.write(f"http://{arguments.host}:{arguments.port}/docs, and /locks for the operator\n")
+            sys.stdout.flush()
             processes[0].wait()
         except KeyboardInterrupt:
             pass  # both have got it too

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from aiolocks import Batch, Combiner, Lease, Lock, RangeLock, RWLock, Session, SingleFlight
+from aiolocks import Batch, Combiner, Lease, Lock, RangeLock, RWLock, Session, SingleFlight, name_of
 from aiolocks.contrib import dashboard
 from aiolocks.contrib.fastapi import (
     Limited,
@@ -41,7 +41,6 @@ engine = create_async_engine(DATABASE)
 sessions = async_sessionmaker(engine)
 store = SQLAlchemyStore(sessions, metadata=Base.metadata)  # its table is one of ours
 
-# quote session
 metrics = PrometheusListener(
     names=["order:*", "account:*", "room:*", "exports", "settings", "prices", "sync:*"]
 )
@@ -55,9 +54,12 @@ async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
     await engine.dispose()
 
 
-app = FastAPI(title="Shop", lifespan=session_lifespan(locks, lifespan=lifespan, close=True))
+app = FastAPI(
+    title="Shop",
+    # The server cancels or kills what runs after 5 s.
+    lifespan=session_lifespan(locks, lifespan=lifespan, close=True, close_after_sigterm=4),
+)
 install_error_handlers(app)
-# unquote session
 
 
 @app.exception_handler(DBAPIError)
@@ -76,7 +78,6 @@ async def customer(authorization: Annotated[str, Header()] = "") -> str:
 Customer = Annotated[str, Depends(customer)]
 
 
-# quote order
 @app.post("/orders/{order_id}/parcels", status_code=201)
 async def pack(
     order_id: int, lease: Annotated[Lease, Locked("order:{order_id}", ttl=TTL, blocking_timeout=2 * TTL)]
@@ -94,10 +95,6 @@ async def pack(
         return {"parcel": parcel.id, "parcels": order.parcels}
 
 
-# unquote order
-
-
-# quote payment
 payments = APIRouter(
     route_class=idempotent_route(scope=customer, required=True, store=store, ttl=TTL, wait=1.0)
 )
@@ -115,7 +112,8 @@ async def pay(
     order: Cents, payer: Customer, transaction: Annotated[AsyncSession, Depends(store.session)]
 ) -> dict[str, int]:
     """Takes a payment once, however often its client sends it."""
-    async with Lock(locks, f"account:{payer}", ttl=TTL, blocking_timeout=2 * TTL) as lease:
+    name = name_of("account:{payer}", payer=payer)
+    async with Lock(locks, name, ttl=TTL, blocking_timeout=2 * TTL) as lease:
         await fence(transaction, lease)
         account = await transaction.get(Account, payer) or Account(customer=payer, cents=0)
         account.cents += order.cents
@@ -127,12 +125,8 @@ async def pay(
     return {"payment": payment.id, "paid": account.cents}
 
 
-# unquote payment
-
-
 app.include_router(payments)
 
-# quote cache
 flight = SingleFlight(locks, ttl=TTL, keep=1, stale=30)
 
 
@@ -147,13 +141,9 @@ async def prices() -> dict[str, int]:
     return await flight.do("prices", read)
 
 
-# unquote cache
-
-
-# quote limits
 async def of_the_tenant(tenant: Customer) -> dict[str, int]:
     """The keys of a request: of all tenants together, and of this one."""
-    return {"all": 4, f"tenant:{tenant}": 1}
+    return {"all": 4, name_of("tenant:{tenant}", tenant=tenant): 1}
 
 
 @app.post(
@@ -165,10 +155,6 @@ async def export() -> dict[str, str]:
     return {"export": "done"}
 
 
-# unquote limits
-
-
-# quote combiner
 @Combiner(locks, "sync:{account}", ttl=TTL, retry=2)
 async def synchronise(batch: Batch) -> int:
     """All that was left for an account until it begins, in one call of its slow service."""
@@ -191,10 +177,6 @@ async def webhook(account: int, change: str) -> dict[str, int]:
     return {"batch": await synchronise({"id": change, "account": account}, account=account)}
 
 
-# unquote combiner
-
-
-# quote range
 class Hours(BaseModel):
     """A wish, from one hour to another."""
 
@@ -202,7 +184,10 @@ class Hours(BaseModel):
     end: int
 
 
-rooms = {number: RangeLock(locks, f"room:{number}", ttl=TTL, blocking_timeout=2 * TTL) for number in range(3)}
+rooms = {
+    number: RangeLock(locks, name_of("room:{number}", number=number), ttl=TTL, blocking_timeout=2 * TTL)
+    for number in range(3)
+}
 
 
 @app.post("/rooms/{number}/bookings", status_code=201)
@@ -223,10 +208,6 @@ async def book(number: int, wish: Hours) -> dict[str, int]:
         return {"booking": booking.id}
 
 
-# unquote range
-
-
-# quote configuration
 settings = RWLock(locks, "settings", ttl=TTL, blocking_timeout=2 * TTL)
 
 
@@ -251,10 +232,6 @@ async def change(value: int) -> dict[str, int]:
         return {"value": value}
 
 
-# unquote configuration
-
-
-# quote watch
 @app.get("/metrics")
 async def measured() -> PlainTextResponse:
     """The metrics of this worker process; see the documentation of prometheus_client for those of all."""
@@ -262,10 +239,8 @@ async def measured() -> PlainTextResponse:
 
 
 app.get("/ready")(health())  # whether this process can hold locks
-# unquote watch
 
 
-# quote dashboard
 Scope = MutableMapping[str, Any]
 Application = Callable[[Scope, Any, Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
@@ -289,4 +264,3 @@ class OperatorOnly:
 
 
 app.mount("/locks", OperatorOnly(dashboard.app(locks), OPERATOR))
-# unquote dashboard

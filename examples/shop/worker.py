@@ -17,7 +17,6 @@ from .settings import DATABASE, REDIS, TICK, TTL
 from .tables import Payment, Sessions, StockTake, opened
 
 
-# quote schedule
 def stock_take(locks: Session, sessions: Sessions) -> Schedule:
     """A tick is run by one of all worker processes; a run that came late is refused by its fence."""
     schedule = Schedule(locks, "stock-take", every=TICK, ttl=TTL)
@@ -31,10 +30,6 @@ def stock_take(locks: Session, sessions: Sessions) -> Schedule:
     return schedule
 
 
-# unquote schedule
-
-
-# quote leader
 async def invoices(term: Term, sessions: Sessions) -> None:
     """Numbers the payments, one after the other and without a gap: one process at a time can do that."""
     while True:
@@ -47,10 +42,6 @@ async def invoices(term: Term, sessions: Sessions) -> None:
         await asyncio.sleep(0.1)
 
 
-# unquote leader
-
-
-# quote shutdown
 async def main() -> None:
     """Runs until SIGTERM."""
     stopped = asyncio.Event()
@@ -67,9 +58,6 @@ async def main() -> None:
         leading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await leading
-
-
-# unquote shutdown
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,23 +18,20 @@ from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clusters import Cluster
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
+from tests.support.thinning import spread_out
 
-TRANSPORTS = {"form", "dress", "transport"}
-"""Parameters that are one of the transports."""
+SPREAD = {
+    *("decode", "decode_responses", "dress", "form", "nutcracker", "plain", "protocol", "settings"),
+    *("skewed_client", "spoiled", "transport", "trouble", "wakeup", "wakeups", "way"),
+}
+"""Parameters that say how a test comes to its fault, or which of like faults it meets."""
 
 
 @pytest.hookimpl(tryfirst=True)  # and so before the products are thinned out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Over each transport, but not each fault over each; `tests/conformance` has the kinds over them."""
-    for item in items:
-        if (
-            isinstance(item, pytest.Function)
-            and Path(__file__).parent in item.path.parents
-            and hasattr(item, "callspec")
-            and not TRANSPORTS.isdisjoint(item.callspec.params)
-            and item.get_closest_marker("thin") is None
-        ):
-            item.add_marker(pytest.mark.thin)
+    """Each fault over one transport and one way of waking; `tests/conformance` has the kinds over all."""
+    here = f"{Path(__file__).parent}{os.sep}"
+    spread_out([item for item in items if str(item.path).startswith(here)], SPREAD)
 
 
 @pytest.fixture

@@ -15,13 +15,18 @@ TRACKING = pytest.mark.parametrize("way", ["tracking"])
 
 
 class Work:
-    """A function to be called once: it ends when it is told to, and notes what becomes of it."""
+    """A function to be called once: it ends when it is told to, and notes what becomes of it.
 
-    def __init__(self, value: Any = "made") -> None:
+    Args:
+        outlived_by: Where it is cancelled, its clean-up lasts until this has come.
+    """
+
+    def __init__(self, value: Any = "made", *, outlived_by: asyncio.Event | None = None) -> None:
         self.begun = 0
         self.cancelled = 0
         self.end = asyncio.Event()
         self._value = value
+        self._outlived_by = outlived_by
 
     async def __call__(self) -> Any:
         self.begun += 1
@@ -29,6 +34,8 @@ class Work:
             await self.end.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
+            if self._outlived_by is not None:
+                await self._outlived_by.wait()
             raise
         if isinstance(self._value, BaseException):
             raise self._value

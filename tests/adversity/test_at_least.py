@@ -32,6 +32,7 @@ from tests.support.processes import Workers, tell
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.skew import SkewedServer
+from tests.support.thinning import only
 from tests.support.waiting import eventually, sleeps
 
 pytestmark = pytest.mark.leaves_keys
@@ -107,7 +108,8 @@ async def test_without_that_time_they_run_it_once_each(
     assert await redis.llen("runs") == 2
 
 
-@each_kind
+@pytest.mark.long
+@pytest.mark.parametrize("kind", only(KINDS, "FairLock"))
 async def test_replicas_that_wait_run_it_one_by_one_never_sooner(
     server: Server, workers: Workers, redis: Redis, kind: str
 ) -> None:
@@ -125,7 +127,7 @@ async def test_replicas_that_wait_run_it_one_by_one_never_sooner(
     assert SHORT <= min(gaps) <= max(gaps) < SHORT + LATE
 
 
-@each_kind
+@pytest.mark.parametrize("kind", only(KINDS, "Lock"))
 async def test_a_runner_that_dies_keeps_the_name_for_its_ttl(
     server: Server, workers: Workers, redis: Redis, kind: str
 ) -> None:
@@ -243,6 +245,7 @@ async def test_a_release_whose_reply_was_lost_is_repeated_and_keeps_the_name(
     assert info.kept_for == pytest.approx(LONG, abs=5)
 
 
+@pytest.mark.more  # as a release that is unknown to the server
 async def test_a_release_that_is_not_confirmed_leaves_it_to_the_ttl(
     through: Proxy, client: Redis, redis: Redis
 ) -> None:
@@ -287,8 +290,9 @@ async def test_fakeredis_keeps_it_too() -> None:
     fakeredis = pytest.importorskip("fakeredis")
     async with fakeredis.FakeAsyncRedis() as client, Session(client) as session:
         for kind in KINDS.values():
+            await released(kind(session, "kept", at_least=LONG))
+            assert await kind(session, "kept").try_acquire() is None
             first = await released(kind(session, "a", at_least=SHORT))
-            assert await kind(session, "a").try_acquire() is None
             async with kind(session, "a", blocking_timeout=SHORT + LATE) as later:
                 assert minted(later)[0] - minted(first)[0] >= SHORT / 2  # its clock is not exact
 

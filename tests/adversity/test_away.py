@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -15,6 +16,7 @@ from redis.asyncio.cluster import ClusterNode
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from aiolocks import (
+    BackendError,
     Backoff,
     FencedRegister,
     Lock,
@@ -39,6 +41,7 @@ from tests.conftest import PREFIX, Connect, OwnServer, Surroundings, clustered
 from tests.support.clusters import Cluster
 from tests.support.proxy import Proxy
 from tests.support.servers import ServerKind
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 AT_ONCE = 2 * SLACK
@@ -75,7 +78,8 @@ def attempts(caplog: pytest.LogCaptureFixture) -> int:
 # -- who is told at once -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("connected", [True, False], ids=["connected before", "never connected"])
+@pytest.mark.long
+@pytest.mark.parametrize("connected", only([True, False], False), ids=["connected before", "never connected"])
 async def test_single_requests_are_told_at_once(
     own_server: OwnServer, connect: Connect, form: str, connected: bool
 ) -> None:
@@ -129,7 +133,8 @@ async def test_a_single_try_whose_connection_breaks_tries_to_connect_again(
         assert lease is not None
 
 
-async def test_a_server_that_was_away_a_moment_ago_is_not_asked_again(
+@pytest.mark.more  # as an outage, counted
+async def test_a_server_that_was_away_a_moment_ago_is_asked_twenty_times_a_second_at_most(
     own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="aiolocks.transport")
@@ -141,15 +146,15 @@ async def test_a_server_that_was_away_a_moment_ago_is_not_asked_again(
         await eventually(lambda: attempts(caplog) >= 7)  # half a second apart by now
         before = attempts(caplog)
         with elapsed() as took:
-            for _ in range(200):
-                await rejected(Lock(session, "a").try_acquire())
-        # By those of the waiter alone.
-        assert attempts(caplog) - before <= took.seconds / 0.25 + 2
+            for _ in range(10):
+                await asyncio.gather(*(rejected(Lock(session, "a").try_acquire()) for _ in range(20)))
+        assert 10 <= attempts(caplog) - before <= took.seconds / 0.05 + 2
         await server.start()
         await (await waiting).release()
         assert await Lock(session, "a").locked() is False
 
 
+@pytest.mark.more  # as a single request to one server
 async def test_a_single_try_at_a_node_that_is_away_is_told_at_once(
     surroundings: Surroundings, server_kind: ServerKind
 ) -> None:
@@ -287,6 +292,7 @@ async def test_a_connection_that_is_made_again_at_once_is_no_outage(
     assert warnings(caplog) == []
 
 
+@pytest.mark.more  # as a server that is killed
 async def test_a_silence_is_an_outage(
     connect: Connect, through: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,6 +307,7 @@ async def test_a_silence_is_an_outage(
     assert re.search(r"is back after 2\.\d s$", back)
 
 
+@pytest.mark.more  # as an outage of one server
 async def test_all_nodes_of_a_cluster_have_two_warnings(
     cluster: Cluster, surroundings: Surroundings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -323,6 +330,7 @@ async def test_all_nodes_of_a_cluster_have_two_warnings(
         assert sum("is away since" in one for one in told) == 2
 
 
+@pytest.mark.more  # as an outage of one server
 async def test_a_cluster_that_never_was_there_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     client = RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", 1)])
     async with aclosing(client), Session(client) as session:  # entered, the client would connect itself
@@ -332,6 +340,7 @@ async def test_a_cluster_that_never_was_there_is_one_warning(caplog: pytest.LogC
     assert away.startswith("the cluster is away since ")
 
 
+@pytest.mark.more  # as an outage of one server
 async def test_each_master_has_its_own_outage(
     own_server: OwnServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -344,3 +353,13 @@ async def test_each_master_has_its_own_outage(
     (away,) = warnings(caplog)
     assert f"127.0.0.1:{servers[1].port} is away" in away
     await Session.of(lock._sources[0]).aclose()
+
+
+async def test_a_refused_connection_is_one_traceback() -> None:
+    async with Redis(port=1) as redis:
+        with pytest.raises(BackendError, match="cannot be reached") as caught:
+            await Lock(redis, "a").try_acquire()
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.count("Traceback (most recent call last)") == 1
+    assert isinstance(caught.value.__cause__, RedisConnectionError)
+    assert "Connect call failed" in printed.splitlines()[0], "the error of the client stands above it"

@@ -18,6 +18,7 @@ from tests.support.clusters import Cluster
 from tests.support.history import Hold, exclusion, fencing
 from tests.support.sentinels import Watched
 from tests.support.servers import ServerKind
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 TTL = 60.0
@@ -97,7 +98,9 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
 
 
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("known", [True, False], ids=["the replica has it", "the replica does not"])
+@pytest.mark.parametrize(
+    "known", only([True, False], False), ids=["the replica has it", "the replica does not"]
+)
 async def test_a_master_dies_while_it_is_kept(watched: Watched, *, known: bool) -> None:
     """Who waits has it when the new master serves, and not after its ttl; the owner has no hit by it."""
     async with Session(watched.client()) as here, Session(watched.client()) as elsewhere:
@@ -123,6 +126,7 @@ async def test_a_master_dies_while_it_is_kept(watched: Watched, *, known: bool) 
         assert here.statistics().cache_hits == hits
 
 
+@pytest.mark.more  # as one that dies
 @pytest.mark.leaves_keys
 async def test_a_master_is_demoted_while_it_is_kept(watched: Watched) -> None:
     """It lives on, and its clients are told of nothing but that they may not write."""
@@ -139,6 +143,7 @@ async def test_a_master_is_demoted_while_it_is_kept(watched: Watched) -> None:
                 assert later.fencing_token > lease.fencing_token
 
 
+@pytest.mark.more  # as a master that dies
 @pytest.mark.leaves_keys
 async def test_two_sessions_that_keep_it_go_on_after_a_failover(watched: Watched) -> None:
     async with Session(watched.client()) as here, Session(watched.client()) as elsewhere:
@@ -230,6 +235,7 @@ async def test_two_sessions_keep_it_in_turn_while_its_slot_moves(
     assert fencing(uses.holds) == []
 
 
+@pytest.mark.more  # as a master that dies behind Sentinel
 @pytest.mark.leaves_keys
 async def test_its_node_dies_while_it_is_kept(server_kind: ServerKind) -> None:
     if server_kind.executable is None:

@@ -67,6 +67,7 @@ async def gone(redis: Redis) -> bool:
     return await eventually(none)
 
 
+@pytest.mark.more  # as a later use, which keeps it
 async def test_it_stays_for_what_is_held_until_that_is_released(
     server: EmbeddedServer, connect: Connect
 ) -> None:
@@ -83,6 +84,7 @@ async def test_it_stays_for_what_is_held_until_that_is_released(
     assert await gone(watcher)
 
 
+@pytest.mark.more  # as one that something is held of
 async def test_it_stays_for_who_waits_and_who_waits_is_woken(
     server: EmbeddedServer, connect: Connect
 ) -> None:
@@ -93,11 +95,12 @@ async def test_it_stays_for_who_waits_and_who_waits_is_woken(
     await client.aclose()
     await asyncio.sleep(LASTS)
     await lease.release()
-    await (await asyncio.wait_for(waiting, 1)).release()
+    await (await asyncio.wait_for(waiting, 5)).release()
     await holder.aclose()
     assert await gone(watcher)
 
 
+@pytest.mark.more  # as a session that something is held of
 async def test_a_session_of_the_users_own_stays(server: EmbeddedServer, connect: Connect) -> None:
     """Its owner closes it."""
     watcher, client = connect(server), connect(server, client_name=NAME)

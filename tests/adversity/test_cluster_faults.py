@@ -14,6 +14,7 @@ from redis.asyncio import RedisCluster
 
 from aiolocks import (
     BackendError,
+    Combiner,
     Lease,
     LeaseState,
     Lock,
@@ -25,20 +26,21 @@ from aiolocks import (
 )
 from aiolocks.transport.connection import bare
 from aiolocks.transport.keys import key
-from aiolocks.transport.request import Call, ignore
-from tests.adversity.tools import Witness
+from aiolocks.transport.request import ignore
+from tests.adversity.tools import SLACK, Witness
 from tests.conformance.conftest import KINDS, Kind
 from tests.conftest import PREFIX, Surroundings, clustered
 from tests.support.clusters import Cluster
 from tests.support.history import Hold, exclusion, fencing
 from tests.support.servers import ServerKind
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 CONTRACT = (LockTimeoutError, BackendError, LockLostError, LockNotOwnedError)
 """The errors with which a lock may end, in any fault of the server."""
 
 NAMES = [f"order:{number}" for number in range(50)]
-CYCLES = 2000
+CYCLES = 600
 
 
 def slot_of(cluster: Cluster, name: str) -> int:
@@ -146,8 +148,8 @@ async def test_t_f_7_nothing_is_lost_while_slots_move(cluster: Cluster, surround
     async with Session(clustered(surroundings, cluster), listeners=[witness]) as session:
 
         async def hold(name: str) -> None:
-            for _ in range(3):
-                async with Lock(session, name, ttl=1.5) as lease:
+            for _ in range(2):
+                async with Lock(session, name, ttl=3) as lease:
                     await asyncio.sleep(1.2)
                     assert lease.state is LeaseState.HELD
 
@@ -158,16 +160,19 @@ async def test_t_f_7_nothing_is_lost_while_slots_move(cluster: Cluster, surround
 
     assert len(moved) > 5
     assert witness.lost == []
-    assert len(witness.renewed) >= 60
+    assert len(witness.renewed) >= 40
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.masters == 1], ids=str)
+THERE = [kind for kind in KINDS if kind.masters == 1]
+
+
+@pytest.mark.parametrize("kind", only(THERE, THERE[0], THERE[2], THERE[7]), ids=str)
 async def test_every_kind_lives_through_it(cluster: Cluster, sessions: list[Session], kind: Kind) -> None:
     """While keys go one by one: those of one name are then on two nodes."""
     inside: set[str] = set()
 
     async def worker(who: int) -> None:
-        for turn in range(6):
+        for turn in range(4):
             name = NAMES[(who + turn) % 3]
             async with kind.make(sessions[who % 2], name, ttl=5, blocking_timeout=20):
                 assert name not in inside
@@ -180,7 +185,7 @@ async def test_every_kind_lives_through_it(cluster: Cluster, sessions: list[Sess
             for who in range(8):
                 group.create_task(worker(who))
     assert moved
-    await eventually(lambda: cluster.keys() == [], within=6)
+    await eventually(lambda: cluster.keys() == [], within=10)
 
 
 async def test_a_waiter_is_woken_where_the_slot_went(cluster: Cluster, sessions: list[Session]) -> None:
@@ -205,13 +210,12 @@ async def test_who_waits_while_the_slot_moves_is_told_in_time(
     slot = slot_of(cluster, "a")
     source = cluster.owner(slot)
     to = cluster.another(source)
-    to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
-    source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+    cluster.begin_move(slot, source, to)
     try:
         began = time.monotonic()
         with pytest.raises(BackendError, match=r"the slot is being moved|did not answer in time"):
             await Lock(sessions[0], "a").acquire(blocking_timeout=0.3)
-        assert time.monotonic() - began < 0.8
+        assert time.monotonic() - began < 0.5 + SLACK
 
         waiting = asyncio.create_task(Lock(sessions[0], "a").acquire(blocking_timeout=10))
         await asyncio.sleep(0.2)
@@ -222,6 +226,44 @@ async def test_who_waits_while_the_slot_moves_is_told_in_time(
     await (await waiting).release()
 
 
+@contextmanager
+def standing_open(cluster: Cluster, slot: int) -> Iterator[None]:
+    """The slot begins to move, and stays where it is: none of its keys is carried."""
+    source = cluster.settle(slot)
+    to = cluster.another(source)
+    cluster.begin_move(slot, source, to)
+    try:
+        yield
+    finally:
+        for node in (source, to):
+            node.do("CLUSTER", "SETSLOT", slot, "STABLE")
+
+
+@pytest.mark.more  # as locks while slots move
+@pytest.mark.leaves_keys
+async def test_items_that_were_run_are_told_so_while_their_slot_begins_to_move(
+    cluster: Cluster, sessions: list[Session]
+) -> None:
+    ran: list[tuple[int, int]] = []
+
+    async def run(batch: Any) -> None:
+        ran.extend(tuple(item) for item in batch.items)
+        await asyncio.sleep(0.03)
+
+    async def call(caller: int) -> None:
+        for number in range(5):
+            await Combiner(sessions[caller % 2], "a").submit((caller, number), run)
+
+    calling = asyncio.gather(*map(call, range(3)))
+    slot = cluster.slot(key(PREFIX, "combiner", "a"))
+    while not calling.done():
+        with standing_open(cluster, slot):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
+    await calling
+    assert sorted(ran) == [(caller, number) for caller in range(3) for number in range(5)]
+
+
 async def test_what_is_cancelled_while_the_slot_moves_leaves_nothing(
     cluster: Cluster, sessions: list[Session]
 ) -> None:
@@ -230,41 +272,39 @@ async def test_what_is_cancelled_while_the_slot_moves_leaves_nothing(
             await asyncio.sleep(0.001)
 
     with migration(cluster, ["a"]) as moved:
-        for turn in range(200):
+        for turn in range(80):
             task = asyncio.create_task(enter(sessions[turn % 2]))
             await asyncio.sleep(0.0003 * (turn % 20))
             task.cancel()
-            await asyncio.wait([task], timeout=2)
+            await asyncio.wait([task], timeout=10)
             assert task.done()
     assert moved
-    await eventually(lambda: cluster.keys() == [], within=2)
+    await eventually(lambda: cluster.keys() == [], within=10)
 
 
 async def test_one_node_forgets_its_scripts(cluster: Cluster, sessions: list[Session]) -> None:
     for number, node in enumerate(cluster.masters):
-        await cycles(sessions, 100, patience=5)
+        await cycles(sessions, 50, patience=5)
         node.do("SCRIPT", "FLUSH")
-        holds, errors = await cycles(sessions, 100, patience=5)
-        assert (len(holds), errors) == (100, []), number
+        holds, errors = await cycles(sessions, 50, patience=5)
+        assert (len(holds), errors) == (50, []), number
 
 
 async def test_a_close_that_is_cut_off_leaves_no_connection(
     cluster: Cluster, surroundings: Surroundings
 ) -> None:
-    def connected() -> list[int]:
-        return [len(node.admin.client_list()) for node in cluster.masters]
+    def connected() -> list[set[str]]:
+        return [{one["id"] for one in node.admin.client_list()} for node in cluster.masters]
 
     client = clustered(surroundings, cluster)
     await client.ping(target_nodes="all")
     before = connected()
-    await asyncio.sleep(0.1)
-    while before != (before := connected()):  # those of an earlier test may be closing still
-        await asyncio.sleep(0.1)
     session = Session(client)
     for name in NAMES:
         async with Lock(session, name):
             pass
-    assert all(now > then for now, then in zip(connected(), before, strict=True))
+    of_session = [now - then for now, then in zip(connected(), before, strict=True)]
+    assert all(of_session)
     silent = cluster.owner_of(key(PREFIX, "lock", "a"))
     silent.do("CLIENT", "PAUSE", 300, "ALL")
     asking = asyncio.create_task(Lock(session, "a").locked())
@@ -278,7 +318,7 @@ async def test_a_close_that_is_cut_off_leaves_no_connection(
         await closing
     with pytest.raises(SessionClosedError):
         await asking
-    await eventually(lambda: connected() == before, within=5)
+    await eventually(lambda: not any(now & ours for now, ours in zip(connected(), of_session, strict=True)))
 
 
 async def test_a_client_that_is_closed_or_never_used_is_left_alone(cluster: Cluster) -> None:
@@ -305,6 +345,7 @@ def replicated(surroundings: Surroundings, server_kind: ServerKind) -> Iterator[
         yield cluster
 
 
+@pytest.mark.more  # as replicas of a single master
 @pytest.mark.leaves_keys
 async def test_replicas_are_those_of_the_slots_master(replicated: Cluster) -> None:
     cluster = replicated
@@ -327,19 +368,16 @@ async def test_replicas_are_those_of_the_slots_master(replicated: Cluster) -> No
     await client.aclose()
 
 
+@pytest.mark.more  # as after one that succeeds
 @pytest.mark.leaves_keys
 async def test_replicas_are_asked_again_after_a_move_that_came_to_nothing(replicated: Cluster) -> None:
-    cluster, slot = replicated, slot_of(replicated, "a")
-    source = cluster.settle(slot)
-    other = cluster.another(source)
-    client = cluster.client()
+    client = replicated.client()
     async with Session(client) as session:
-        other.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
-        source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", other.id)
-        with pytest.raises(BackendError, match="moved"):
-            await Lock(session, "a", replicas=1).acquire(blocking_timeout=0.2)
-        for node in (other, source):
-            node.do("CLUSTER", "SETSLOT", slot, "STABLE")
+        with (
+            standing_open(replicated, slot_of(replicated, "a")),
+            pytest.raises(BackendError, match="moved"),
+        ):
+            await Lock(session, "a", replicas=1).acquire(blocking_timeout=1)
         async with Lock(session, "a", replicas=1, blocking_timeout=10):
             pass
     await client.aclose()
@@ -360,7 +398,7 @@ async def test_t_f_8_a_failover_is_followed(
     ):
         elsewhere: list[Lease] = [await Lock(one, f"held {name}", ttl=5).acquire() for name in NAMES[:5]]
         running = asyncio.create_task(cycles([one, two], CYCLES, patience=10))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         dead.server.kill()
         holds, errors = await running
 
@@ -403,6 +441,7 @@ async def connected_to_all(cluster: Cluster) -> AsyncIterator[tuple[Session, Any
     await client.aclose()
 
 
+@pytest.mark.more  # as a failover that is followed
 @pytest.mark.leaves_keys
 async def test_a_dead_node_is_left_though_the_session_itself_asks_it_something(
     replicated: Cluster, surroundings: Surroundings
@@ -415,13 +454,14 @@ async def test_a_dead_node_is_left_though_the_session_itself_asks_it_something(
         async with asyncio.timeout(10):
             while cluster.owner_of(key(PREFIX, "lock", theirs)) is dead:
                 node = engine._nodes.to(("127.0.0.1", dead.port))
-                node.send(Call(bare(("PING",)), ignore, ignore, until=time.monotonic() + 1))
+                node.send(bare(("PING",)).ask(ignore, ignore, until=time.monotonic() + 1))
                 engine._nodes.look_after()
                 await asyncio.sleep(0.1)
         assert not engine.hears
         await eventually(lambda: engine.hears, within=8)
 
 
+@pytest.mark.more  # as a failover
 @pytest.mark.leaves_keys
 async def test_a_node_that_comes_back_is_noticed_though_nobody_wants_its_slots_any_more(
     replicated: Cluster, surroundings: Surroundings

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 from aiolocks import (
     BackendError,
@@ -17,6 +16,8 @@ from aiolocks import (
     LeaseState,
     Lock,
     LockError,
+    LockTimeoutError,
+    RateLimit,
     ReentrantLock,
     RWLock,
     Semaphore,
@@ -25,11 +26,12 @@ from aiolocks import (
     UniqueJob,
 )
 from aiolocks.transport.keys import key
+from tests.adversity.tools import renewed
 from tests.conformance.conftest import KINDS as ALL_KINDS
 from tests.conformance.conftest import Kind
 from tests.conftest import PREFIX, Surroundings, clustered
 from tests.support.clusters import Cluster, Node
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, sleeps
 
 KINDS = [kind for kind in ALL_KINDS if kind.masters == 1] + [
     Kind("rwlock.reader", lambda client, name, **common: RWLock(client, name, **common).reader, ()),
@@ -40,7 +42,7 @@ KINDS = [kind for kind in ALL_KINDS if kind.masters == 1] + [
 ]
 TAG = "{moving}"
 FREE = f"{TAG}:nobody's"
-TTL = 0.9
+TTL = 2.4
 
 
 def slot_of(cluster: Cluster) -> int:
@@ -97,13 +99,12 @@ def all_are(state: LeaseState) -> dict[str, LeaseState]:
     return dict.fromkeys(map(str, KINDS), state)
 
 
-@pytest.mark.parametrize(
-    "seconds", [1.2 * TTL, pytest.param(30, marks=(pytest.mark.soak, pytest.mark.timeout(150)))]
-)
+@pytest.mark.more  # as leases that go on through an atomic move
+@pytest.mark.parametrize("seconds", [0, pytest.param(30, marks=(pytest.mark.soak, pytest.mark.timeout(150)))])
 async def test_leases_outlast_a_move_that_is_longer_than_they_are(
     cluster: Cluster, sessions: list[Session], seconds: float
 ) -> None:
-    """First none of their keys has moved, then all have. Beside them, a waiter asks in vain."""
+    """They are renewed while none of their keys has moved, and while all have. A waiter asks in vain."""
     async with Lock(sessions[0], FREE):
         pass
     leases = await hold(sessions[0], ttl=TTL)
@@ -111,12 +112,14 @@ async def test_leases_outlast_a_move_that_is_longer_than_they_are(
         # Without any answer, a wait ends after its ttl.
         waiting = asyncio.create_task(Lock(sessions[0], FREE, ttl=300).acquire())
         await asyncio.sleep(seconds)
+        await renewed(*leases.values())
         assert states(leases) == all_are(LeaseState.HELD)
         assert all([await lease.owned() for lease in leases.values()])
 
         # The fence that stays keeps the waiter on this node, in the line before the renewals.
         move.carry([name for name in move.left() if FREE.encode() not in name])
         await asyncio.sleep(seconds)
+        await renewed(*leases.values())
         assert states(leases) == all_are(LeaseState.HELD)
         assert all([await lease.owned() for lease in leases.values()])
         assert not waiting.done()
@@ -138,7 +141,7 @@ async def test_a_holder_connects_again_while_the_slot_moves(
             for node in cluster.nodes:
                 node.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
                 node.do("CLIENT", "KILL", "TYPE", "pubsub")
-            await asyncio.sleep(1.5 * TTL)
+            await renewed(*leases.values())
             assert all([await lease.owned() for lease in leases.values()])
             assert states(leases) == all_are(LeaseState.HELD)
             assert move.left() != []
@@ -262,31 +265,55 @@ async def test_jobs_and_flights_go_on_while_the_slot_moves(
         with moving(cluster) as move:
             if moved:
                 move.carry(move.left())
-            await asyncio.sleep(1.2 * TTL)
+            await renewed(lease)
             assert lease.state is LeaseState.HELD
             assert await lease.owned()
         ended.set()
         assert await flight == "value"
 
 
+@pytest.mark.more  # as without a cluster
+async def test_a_time_out_says_that_the_server_has_not_answered(
+    cluster: Cluster, sessions: list[Session]
+) -> None:
+    holder, other = sessions
+    async with Lock(holder, FREE, ttl=30):
+        waiting = asyncio.create_task(Lock(other, FREE).acquire(blocking_timeout=3))
+        await eventually(lambda: sleeps(other), within=3)
+        with moving(cluster):
+            with pytest.raises(LockTimeoutError, match=r"; Redis has not answered for \d\.\d s") as caught:
+                await waiting
+            assert (caught.value.holders[0].held_for or 0.0) > 0.5
+
+
 async def test_leases_go_on_through_an_atomic_move(cluster: Cluster, sessions: list[Session]) -> None:
     """Valkey 9 moves a slot with all its keys in one step."""
+    if not cluster.can_move_at_once():
+        pytest.skip("not with this server: it moves slots key by key")
     leases = await hold(sessions[0], ttl=TTL)
     slot = slot_of(cluster)
     for _ in range(2):
         source = cluster.settle(slot)
-        to = cluster.another(source)
-        words = ("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to.id)
-        try:
-            await asyncio.to_thread(source.do, *words)
-        except ResponseError as error:
-            for lease in leases.values():
-                await lease.release()
-            pytest.skip(f"not with this server: {error}")
-        await asyncio.to_thread(cluster.settle_on, slot, to)
-        await asyncio.sleep(0.7 * TTL)
+        await asyncio.to_thread(cluster.move_at_once, [slot], source, cluster.another(source))
+        await renewed(*leases.values())
         assert states(leases) == all_are(LeaseState.HELD)
     for lease in leases.values():
         assert await lease.owned()
         await lease.release()
     await eventually(lambda: cluster.keys() == [], within=5)
+
+
+@pytest.mark.more  # as the waiters of locks
+@pytest.mark.leaves_keys("aiolocks:ratelimit.*")
+async def test_a_waiter_of_a_rate_limit_is_admitted_while_the_slot_moves(
+    cluster: Cluster, sessions: list[Session]
+) -> None:
+    """All its keys are on the node: nothing stops its step half way."""
+    limit = RateLimit(sessions[0], f"{TAG}:limit", 1, per=1)
+    await limit.acquire()
+    waiting = asyncio.create_task(limit.acquire())
+    await eventually(lambda: "ratelimit.queue" in " ".join(cluster.keys()), within=10)
+    with moving(cluster):
+        decision = await asyncio.wait_for(waiting, 20)
+    await decision.settle(0)
+    assert (await limit.peek()).allowed

@@ -31,6 +31,7 @@ from tests.adversity.tools import (
     hold_once,
     look_at,
     rejected,
+    renewed,
     repeating,
     strangers,
     warm,
@@ -163,13 +164,13 @@ async def test_t_h_7_renewal_that_arrives_late_prolongs_nothing(
 ) -> None:
     client = connect(through)
     await warm(client)
-    lease = await Lock(client, "a", ttl=0.6).acquire()
+    lease = await Lock(client, "a", ttl=1.5).acquire()
     through.hold_requests = True
     await through.saw(RENEW, count=2)
     renewal = next(request for request in reversed(through.requests) if RENEW(request))
     through.strand()
     await lease.release()
-    async with Lock(redis, "a", ttl=0.4, auto_renew=False):
+    async with Lock(redis, "a", ttl=5, auto_renew=False):
         (key,) = keys()
         before = await redis.pttl(key)
         await through.deliver()
@@ -187,16 +188,16 @@ async def test_t_n_6_where_the_old_connection_cannot_be_dropped_nothing_lasts_lo
     caplog.set_level(logging.INFO, logger="aiolocks")
     client = connect(through, username="modest", password="any")
     await warm(client)
-    lock = Lock(client, "a", ttl=0.3)
+    lock = Lock(client, "a", ttl=1)
     through.hold_requests = True
     acquiring = asyncio.create_task(lock.acquire())
     await through.saw(ACQUIRE, count=2)
     through.strand()
     await (await acquiring).release()
     await through.deliver()
-    await eventually(lambda: keys() == [], within=0.4)
+    await eventually(lambda: keys() == [], within=1 + SLACK)
     assert "CLIENT KILL is denied" in caplog.text
-    async with lock.acquire(blocking_timeout=1):
+    async with lock.acquire(blocking_timeout=5):
         pass
     await redis.acl_deluser("modest")
 
@@ -207,7 +208,7 @@ async def test_t_n_6_over_the_plain_transport_nothing_lasts_longer_than_a_ttl(
 ) -> None:
     client = connect(Formed(through, "own connections"))
     await warm(client)
-    lock = Lock(client, "a", ttl=0.3)
+    lock = Lock(client, "a", ttl=1)
     for cancel in (False, True):
         sent = through.count(ACQUIRE)
         through.hold_requests = True
@@ -220,7 +221,7 @@ async def test_t_n_6_over_the_plain_transport_nothing_lasts_longer_than_a_ttl(
         else:
             await (await acquiring).release()
         await through.deliver()
-        await eventually(lambda: keys() == [], within=0.4)
+        await eventually(lambda: keys() == [], within=1 + SLACK)
 
 
 async def test_t_n_6_strangers_connection_is_never_dropped(
@@ -261,7 +262,7 @@ async def _number_of(name: str, server: EmbeddedServer) -> int:
 # -- killed connections --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [2, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [1, pytest.param(20, marks=pytest.mark.soak)])
 async def test_t_n_7_all_connections_killed_all_the_time(
     own_server: OwnServer, connect: Connect, keys: Keys, seconds: int
 ) -> None:
@@ -330,6 +331,7 @@ async def count_up(locks: str, data: str, times: int) -> None:
     tell("counted", holds=holds)
 
 
+@pytest.mark.more  # as connections that are killed
 async def test_t_n_7_exactly_a_thousand_through_a_network_that_keeps_breaking(
     connect: Connect, through: Proxy, server: Server, workers: Workers, keys: Keys
 ) -> None:
@@ -339,7 +341,7 @@ async def test_t_n_7_exactly_a_thousand_through_a_network_that_keeps_breaking(
     await through.saw(ACQUIRE)
     cuts = 0
     chance = random.Random(7)
-    while any(process._process.returncode is None for process in processes) and cuts < 2000:
+    while any(process.returncode is None for process in processes) and cuts < 2000:
         await asyncio.sleep(chance.uniform(0.005, 0.06))
         through.cut()
         cuts += 1
@@ -359,6 +361,7 @@ async def test_t_n_7_exactly_a_thousand_through_a_network_that_keeps_breaking(
 # -- connections are scarce ----------------------------------------------------------------------------------
 
 
+@pytest.mark.more  # as T-N-8 of a thousand waiters
 async def test_t_n_8_three_hundred_waiters_take_none_of_the_users_connections(
     connect: Connect, redis: Redis
 ) -> None:
@@ -366,9 +369,9 @@ async def test_t_n_8_three_hundred_waiters_take_none_of_the_users_connections(
     pool = client.connection_pool
     witness = Witness()
     async with Session(client, listeners=[witness]) as session:
-        lock = Lock(client, "a", ttl=0.5)
-        elsewhere = Lock(session, "a", ttl=0.5)
-        holder = Lock(redis, "a", ttl=0.5)
+        lock = Lock(client, "a", ttl=5)
+        elsewhere = Lock(session, "a", ttl=5)
+        holder = Lock(redis, "a", ttl=2)
         lease = await holder.acquire()
         entered = 0
 
@@ -378,16 +381,16 @@ async def test_t_n_8_three_hundred_waiters_take_none_of_the_users_connections(
                 entered += 1
 
         waiting = [asyncio.create_task(enter((lock, elsewhere)[number % 2])) for number in range(300)]
-        for _ in range(15):
+        for _ in range(10):
             await asyncio.sleep(0.1)
             assert lease.state is LeaseState.HELD
             assert not pool._in_use_connections
             assert not pool._available_connections
         assert Session.of(client).statistics().waiters == session.statistics().waiters == 150
         # One in each session asks; nobody spins.
-        assert session.statistics().commands_sent < 1.5 / 0.032 * 2
+        assert session.statistics().commands_sent < 1.0 / 0.032 * 2
         await lease.release()
-        await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        await asyncio.wait_for(asyncio.gather(*waiting), 30)
         assert entered == 300
         assert witness.lost == []
 
@@ -399,17 +402,18 @@ async def test_t_n_8_a_pool_of_one_that_is_taken(connect: Connect, form: str) ->
         client = with_own_connections(client)
     async with client.pipeline() as pipeline:
         await pipeline.watch("data")  # takes the connection
-        async with Lock(client, "a", ttl=0.3) as lease:
-            await asyncio.sleep(0.4)
+        async with Lock(client, "a", ttl=1.5) as lease:
+            await renewed(lease)
             assert lease.state is LeaseState.HELD
 
 
+@pytest.mark.more  # as `maxclients` among the troubles
 async def test_t_n_8_server_that_admits_no_more_connections(
     own_server: OwnServer, connect: Connect, keys: Keys
 ) -> None:
     server = await own_server(arguments=("--maxclients", "5"))
     client = connect(server)
-    lock = Lock(client, "a", ttl=0.5)
+    lock = Lock(client, "a", ttl=3)
     async with lock as lease:
         # The inspector, our session, and these.
         async with strangers(server, 3):
@@ -422,8 +426,8 @@ async def test_t_n_8_server_that_admits_no_more_connections(
                 assert isinstance(errors[-1].__cause__, RedisConnectionError)
             # Now and then the server closes the socket before the client has written to it.
             assert any("max number of clients reached" in str(error) for error in errors)
-            waiting = asyncio.create_task(Lock(newcomer, "b").acquire(blocking_timeout=3))
-            await asyncio.sleep(0.6)
+            waiting = asyncio.create_task(Lock(newcomer, "b").acquire(blocking_timeout=20))
+            await renewed(lease)
             assert lease.state is LeaseState.HELD
             assert not waiting.done()
         # Now that there is room again, who still has time gets in.

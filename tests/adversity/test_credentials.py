@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from aiolocks import LeaseState, Lock, Session
 from aiolocks.testing import EmbeddedServer
+from tests.adversity import tools
 from tests.conftest import Connect, OwnServer
 from tests.support.waiting import eventually
 
@@ -79,7 +80,7 @@ async def test_a_renewed_token_is_told_on_the_connection_that_there_is(
     tokens, admin = Tokens(), connect(server)
     client = connect(server, credential_provider=tokens, client_name=NAME, protocol=protocol)
     await client.ping()
-    async with Session(client) as one, Session(client) as other, Lock(one, "a", ttl=0.6) as lease:
+    async with Session(client) as one, Session(client) as other, Lock(one, "a", ttl=2) as lease:
         waiting = asyncio.create_task(Lock(other, "a").acquire())
         await eventually(lambda: other.statistics().waiters == 1)
         before = await sessions(admin)
@@ -96,10 +97,10 @@ async def test_a_renewed_token_is_told_on_the_connection_that_there_is(
 
         await eventually(renewed)
         assert (await client.acl_whoami()) in ("second", b"second")  # redis-py has heard of it, too
-        await asyncio.sleep(0.7)
+        await tools.renewed(lease)
         assert lease.state is LeaseState.HELD
         await lease.release()
-        await (await asyncio.wait_for(waiting, 1)).release()
+        await (await asyncio.wait_for(waiting, 10)).release()
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
@@ -109,13 +110,13 @@ async def test_a_token_that_is_refused_leaves_the_connection_as_it_is_and_is_tol
     """The server may not know it yet, where those that issue it and those that take it are not the same."""
     tokens, admin = Tokens(), connect(server)
     client = connect(server, credential_provider=tokens, client_name=NAME)
-    async with Session(client) as session, Lock(session, "a", ttl=0.6) as lease:
+    async with Session(client) as session, Lock(session, "a", ttl=2) as lease:
         before = await sessions(admin)
         tokens.user, tokens.token = "second", "sesame"
         await tokens.renew("second", "sesame")  # the pool has no connection that could refuse it
 
         await eventually(lambda: "credentials" in caplog.text)
-        await asyncio.sleep(0.7)
+        await tools.renewed(lease)
         assert await sessions(admin) == before
         assert lease.state is LeaseState.HELD
     (said,) = [one.getMessage() for one in caplog.records if "credentials" in one.getMessage()]

@@ -27,6 +27,7 @@ from aiolocks import (
 )
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
+from tests.support.thinning import only
 
 WITHIN = 2.0
 """Seconds from when the ring is closed until it is named."""
@@ -199,7 +200,7 @@ RINGS = {
 }
 
 
-@pytest.mark.parametrize("ring", RINGS)
+@pytest.mark.parametrize("ring", only(RINGS, "several kinds"))
 async def test_a_ring_is_named_in_time(sessions: Sessions, ring: str, caplog: Any) -> None:
     make, number = RINGS[ring]
     a, b = await sessions.open(2)
@@ -214,6 +215,7 @@ async def test_a_ring_is_named_in_time(sessions: Sessions, ring: str, caplog: An
     assert any(record.getMessage() == event.reason for record in caplog.records)
 
 
+@pytest.mark.more  # as the ring of several kinds
 async def test_its_tasks_stand_in_the_order_in_which_they_wait(sessions: Sessions) -> None:
     several = await sessions.open(4)
     barrier = asyncio.Barrier(5)
@@ -252,6 +254,7 @@ async def test_the_youngest_waiter_is_told_and_the_others_go_on(sessions: Sessio
     assert "take the locks in the same order" in str(younger)
 
 
+@pytest.mark.more  # as the youngest, which is told
 async def test_one_that_only_reports_is_not_told(sessions: Sessions) -> None:
     (a,) = await sessions.open(1, on_deadlock="raise")
     (b,) = await sessions.open(1)
@@ -296,6 +299,7 @@ async def test_what_ends_by_itself_is_no_deadlock(sessions: Sessions) -> None:
     assert not await a._client.exists("aiolocks:waits:{all}")
 
 
+@pytest.mark.more  # as what ends by itself
 @pytest.mark.leaves_keys
 async def test_a_ring_that_was_is_not_told_of(sessions: Sessions, redis: Redis) -> None:
     """A task that gives up a moment before the second look is not part of anything."""
@@ -356,6 +360,7 @@ async def test_a_ring_of_processes_is_named_in_time(
     assert sum(report["event"] == "had" for reports in ends for report in reports) == number - 1
 
 
+@pytest.mark.more  # as the rings of other kinds
 async def test_who_holds_what_its_session_keeps_is_part_of_one(sessions: Sessions) -> None:
     """Both hold by a hit, whose number is not the moment of the grant; what nobody uses keeps nobody out."""
     a, b = await sessions.open(2, on_deadlock="raise")

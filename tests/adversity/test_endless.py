@@ -31,6 +31,7 @@ from aiolocks import (
 from aiolocks.lock import waiter
 from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clusters import Cluster
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys("aiolocks:*", "shop:*")
@@ -67,8 +68,8 @@ async def dead_holder(make: Callable[..., Any], client: Redis, name: str = "a") 
     lease.detach()
 
 
-@pytest.mark.parametrize("blocking_timeout", [0, 0.1])
-@pytest.mark.parametrize("kind", FOR_EVER)
+@pytest.mark.parametrize("blocking_timeout", only([0, 0.5], 0))
+@pytest.mark.parametrize("kind", only(FOR_EVER, "MultiLock"))
 async def test_the_error_says_so_with_the_command_that_frees_it(
     redis: Redis, connect: Connect, kind: str, blocking_timeout: float
 ) -> None:
@@ -84,11 +85,11 @@ async def test_the_error_says_so_with_the_command_that_frees_it(
     assert "`aiolocks release a --force` or session.force_release('a')" in said
     assert caught.value.remaining is None
     assert await Session.of(redis).force_release("a")
-    async with lock.acquire(blocking_timeout=2):
+    async with lock.acquire(blocking_timeout=10):
         pass
 
 
-@pytest.mark.parametrize("kind", UNTIL_DEADLINES)
+@pytest.mark.parametrize("kind", only(UNTIL_DEADLINES, "fair Semaphore", "RWLock", "Leadership"))
 async def test_holders_with_deadlines_end_all_the_same(redis: Redis, connect: Connect, kind: str) -> None:
     make = UNTIL_DEADLINES[kind]
     await dead_holder(make, redis)
@@ -96,20 +97,25 @@ async def test_holders_with_deadlines_end_all_the_same(redis: Redis, connect: Co
     (found,) = await Session.of(redis).inspect("a")
     assert found.problem == "it has lost its ttl, and gets one when it is used again"
     await asyncio.sleep(TTL + 0.05)
-    async with make(connect(), "a", ttl=5).acquire(blocking_timeout=3):
+    async with make(connect(), "a", ttl=5).acquire(blocking_timeout=10):
         pass
 
 
 async def test_a_living_holder_gives_it_a_ttl_again(redis: Redis, connect: Connect) -> None:
-    async with Lock(redis, "a", ttl=0.9):
-        await redis.persist("aiolocks:lock:{a}")
-        with pytest.raises(LockTimeoutError, match="unless its holder renews it"):
-            await Lock(connect(), "a").acquire(blocking_timeout=0)
+    other = connect()
+    async with Lock(redis, "a", ttl=2):
+        for _ in range(20):
+            await redis.persist("aiolocks:lock:{a}")
+            with pytest.raises(LockTimeoutError) as caught:
+                await Lock(other, "a").acquire(blocking_timeout=0)
+            if "unless its holder renews it" in str(caught.value):
+                break  # else it was renewed in between
+        assert "unless its holder renews it" in str(caught.value)
 
         async def ends() -> bool:
             return await redis.pttl("aiolocks:lock:{a}") > 0
 
-        await eventually(ends, within=2)
+        await eventually(ends)
 
 
 async def test_a_name_that_is_only_kept(redis: Redis, connect: Connect) -> None:
@@ -135,31 +141,33 @@ async def test_the_command_fits_the_prefix_and_the_shell(redis: Redis, connect: 
         assert "nothing frees it but session.force_release('line\\nfeed')" in str(caught.value)
 
 
+@pytest.mark.more  # as on one server
 async def test_redlock(own_server: OwnServer) -> None:
     servers = [await own_server() for _ in range(3)]
     masters = [server.client() for server in servers]
-    lease = await Redlock(masters, "a", ttl=0.3).acquire()
+    lease = await Redlock(masters, "a", ttl=1).acquire()
     lease.detach()
     for master in masters:
         await persist_all(master)
-    await asyncio.sleep(0.35)
+    await asyncio.sleep(1.05)
     with pytest.raises(LockTimeoutError, match=r"has lost its ttl: .* on a majority of the masters"):
         await Redlock(masters, "a", ttl=5).acquire(blocking_timeout=0.2)
     for master in masters:
         await Session.of(master).force_release("a")
-    async with Redlock(masters, "a", ttl=5).acquire(blocking_timeout=2):
+    async with Redlock(masters, "a", ttl=5).acquire(blocking_timeout=10):
         pass
     for master in masters:
         await Session.of(master).aclose()
         await master.aclose()
 
 
+@pytest.mark.more  # as on one server
 async def test_names_in_several_slots_of_a_cluster(surroundings: Surroundings, cluster: Cluster) -> None:
     client = clustered(surroundings, cluster)
-    lease = await MultiLock(client, ["first", "a", "b"], ttl=0.3).acquire()
+    lease = await MultiLock(client, ["first", "a", "b"], ttl=1).acquire()
     lease.detach()
     await client.persist("aiolocks:lock:{b}")
-    await asyncio.sleep(0.35)
+    await asyncio.sleep(1.05)
     for blocking_timeout in (0, 0.3):
         with pytest.raises(LockTimeoutError, match="the key of 'b' has lost its ttl"):
             await MultiLock(client, ["first", "a", "b"]).acquire(blocking_timeout=blocking_timeout)
@@ -232,7 +240,7 @@ async def test_a_window_of_a_turnstile_ends_all_the_same(redis: Redis) -> None:
     assert await turnstile.enter() == 1
 
 
-@pytest.mark.parametrize("kind", FOR_EVER)
+@pytest.mark.parametrize("kind", only(FOR_EVER, "Lock"))
 async def test_inspection_says_so(redis: Redis, kind: str) -> None:
     await dead_holder(FOR_EVER[kind], redis)
     await redis.persist("aiolocks:lock:{a}")

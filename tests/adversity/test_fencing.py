@@ -17,6 +17,8 @@ from tests.adversity.tools import Keys, with_own_connections
 from tests.conftest import Connect, OwnServer
 from tests.support.history import Hold, exclusion, fencing
 from tests.support.servers import Server
+from tests.support.thinning import only
+from tests.support.waiting import eventually
 
 PERSISTENCE = {"none": (), "aof": ("--appendonly", "yes", "--appendfsync", "always")}
 
@@ -49,6 +51,7 @@ LOSSES: dict[str, Callable[[EmbeddedServer, Redis], Awaitable[None]]] = {
 
 @pytest.mark.parametrize("persistence", PERSISTENCE)
 @pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.thin
 @pytest.mark.parametrize("transport", ["multiplexed", "plain"])
 async def test_t_f_1_fencing_tokens_rise_through_a_loss(
     own_server: OwnServer, connect: Connect, persistence: str, loss: str, transport: str
@@ -69,7 +72,7 @@ async def test_t_f_1_fencing_tokens_rise_through_a_loss(
     assert max(tokens) < 2**53
 
 
-@pytest.mark.parametrize("persistence", PERSISTENCE)
+@pytest.mark.parametrize("persistence", only(PERSISTENCE, "none"))
 async def test_t_f_1_lost_with_its_holder_inside(
     own_server: OwnServer, connect: Connect, persistence: str
 ) -> None:
@@ -77,11 +80,11 @@ async def test_t_f_1_lost_with_its_holder_inside(
     server = await own_server(arguments=PERSISTENCE[persistence])
     client, elsewhere = connect(server), connect(server)
     tokens = []
-    for _ in range(3):
-        lease = await Lock(client, "a", ttl=0.4, auto_renew=False).acquire()
+    for _ in range(2):
+        lease = await Lock(client, "a", ttl=1.5, auto_renew=False).acquire()
         tokens.append(lease.fencing_token)
         await server.restart()
-        other = await Lock(elsewhere, "a", ttl=5).acquire()
+        other = await Lock(elsewhere, "a", ttl=20).acquire()
         tokens.append(other.fencing_token)
         await other.release()
         with pytest.raises(LockError):
@@ -89,7 +92,7 @@ async def test_t_f_1_lost_with_its_holder_inside(
     assert tokens == sorted(set(tokens))
 
 
-@pytest.mark.parametrize("persistence", PERSISTENCE)
+@pytest.mark.parametrize("persistence", only(PERSISTENCE, "aof"))
 async def test_t_f_1_history_of_tasks_on_a_server_that_keeps_crashing(
     own_server: OwnServer, connect: Connect, keys: Keys, persistence: str
 ) -> None:
@@ -126,14 +129,15 @@ async def test_t_f_1_history_of_tasks_on_a_server_that_keeps_crashing(
 
     working = [asyncio.create_task(work(number)) for number in range(6)]
     for _ in range(5):
-        await asyncio.sleep(0.2)
+        so_far = len(holds)
+        await eventually(lambda so_far=so_far: len(holds) >= so_far + 10)
         await server.restart()
-    await asyncio.sleep(0.2)
+    so_far = len(holds)
+    await eventually(lambda: len(holds) >= so_far + 10)
     over = True
     await asyncio.gather(*working)
     for session in sessions:
         await session.aclose()
-    assert len(holds) > 50
     assert fencing(holds) == []
     if persistence == "aof":
         assert exclusion(holds) == []

@@ -32,6 +32,8 @@ from aiolocks import (
     Turnstile,
     UniqueJob,
 )
+from tests.adversity.tools import renewed
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*")  # those of others have no ttl
@@ -124,14 +126,14 @@ async def overwrite(redis: Redis, key: str, value: str) -> None:
 
 async def refused(acquiring: Awaitable[Any], key: str) -> None:
     with pytest.raises(BackendError) as caught:
-        await asyncio.wait_for(acquiring, 5)
+        await asyncio.wait_for(acquiring, 20)
     message = str(caught.value)
     assert repr(key) in message, message
     assert "aiolocks did not write" in message, message
-    assert "force_release()" in message, message
+    assert "delete this key with DEL" in message, message
 
 
-@each_kind
+@pytest.mark.parametrize("name", only(KINDS, "Semaphore"))
 async def test_a_foreign_value_under_any_key_is_an_error_at_once(redis: Redis, name: str) -> None:
     """It stays as it is, nothing of ours is left beside it, and the name is free once it is removed."""
     make, kind, roles = KINDS[name]
@@ -139,7 +141,9 @@ async def test_a_foreign_value_under_any_key_is_an_error_at_once(redis: Redis, n
     session = Session.of(redis)
     for role in [*roles, "fence", "queue"]:
         key = key_of(kind, role)
-        for value, put in VALUES.items():
+        # The sides of spans are read alike: each with some of the values, all of them together with each.
+        part = slice(PAIRS.index(role) % 4, None, 4) if role in PAIRS else slice(None)
+        for value, put in list(VALUES.items())[part]:
             if is_ours(role, value):
                 continue
             await redis.flushdb()
@@ -160,7 +164,7 @@ async def test_a_foreign_value_under_any_key_is_an_error_at_once(redis: Redis, n
                 assert lease.state is LeaseState.HELD
 
 
-@each_kind
+@pytest.mark.parametrize("name", only(KINDS, "Lock", "FairLock", "Semaphore", "RWLock.reader"))
 async def test_a_waiter_is_told_of_a_foreign_value_that_comes_while_it_waits(redis: Redis, name: str) -> None:
     make, kind, _ = KINDS[name]
     other = {"Semaphore": 2, "fair Semaphore": 2}.get(name)
@@ -184,15 +188,16 @@ async def test_a_waiter_is_told_of_a_foreign_value_that_comes_while_it_waits(red
         await redis.flushdb()
 
 
+@pytest.mark.thin
 @each_kind
 @pytest.mark.parametrize("value", ["hello", "list", "12:34:56"])
 async def test_a_held_lease_whose_key_is_overwritten_is_lost(redis: Redis, name: str, value: str) -> None:
     make, kind, _ = KINDS[name]
     for by in ("renewal", "extend", "annotate"):
-        lease = await make(redis, ttl=0.3 if by == "renewal" else 30).acquire()
+        lease = await make(redis, ttl=1.5 if by == "renewal" else 30).acquire()
         await overwrite(redis, key_of(kind, ""), value)
         if by == "renewal":
-            await asyncio.wait_for(lease.wait_lost(), 5)
+            await asyncio.wait_for(lease.wait_lost(), 10)
         else:
             with pytest.raises(LockLostError):
                 await (lease.extend() if by == "extend" else lease.annotate({"step": 2}))
@@ -207,10 +212,10 @@ async def test_members_of_others_beside_our_own_harm_no_holder(redis: Redis, nam
     if kind == "lock":
         pytest.skip("its key is a string")
     key = key_of(kind, "ends" if kind in ("rwlock", "rangelock") else "")
-    lease = await make(redis, ttl=0.3).acquire()
+    lease = await make(redis, ttl=1.5).acquire()
     another = Session(redis)
     await redis.zadd(key, {"hello": 1})
-    await asyncio.sleep(0.4)
+    await renewed(lease)
     assert lease.state is LeaseState.HELD
     async with another:
         await refused(make(another).acquire(), key)

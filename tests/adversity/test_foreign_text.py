@@ -22,6 +22,7 @@ from aiolocks import (
     Session,
     SingleFlight,
 )
+from aiolocks.lock import waiter
 from tests.conftest import Connect
 from tests.support.foreign import EVIL, SHOWN, evil_machine
 from tests.support.waiting import eventually
@@ -64,13 +65,16 @@ async def test_the_holder_in_the_way(evil: Session, redis: Redis) -> None:
     assert (caught.value.name, holder.host, holder.task, holder.metadata) == (EVIL, EVIL, EVIL, {EVIL: EVIL})
 
 
-async def test_a_long_wait(evil: Session, redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_wait(
+    evil: Session, redis: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiter, "_LONG", 0.5)
     caplog.set_level(logging.INFO, "aiolocks.session")
     async with Session(redis) as session:
         async with Lock(evil, "a"):
-            waiter = asyncio.create_task(Lock(session, "a").acquire())
+            waiting = asyncio.create_task(Lock(session, "a").acquire())
             await eventually(lambda: "waiting for" in caplog.text, within=30)
-        await (await waiter).release()
+        await (await waiting).release()
     harmless(*caplog.messages)
     assert any(f"by {SHOWN} pid" in message for message in caplog.messages)
 
@@ -80,7 +84,7 @@ async def test_a_loss_by_force(evil: Session, connect: Connect, caplog: pytest.L
     listener = Listener()
     async with Session(connect(), listeners=[listener]) as session:
         with pytest.raises(LockLostError) as caught:
-            async with Lock(session, "a", ttl=1):
+            async with Lock(session, "a", ttl=20):
                 stolen = await Lock(evil, "a").acquire(steal=True)
                 await asyncio.sleep(5)
         await stolen.release()
@@ -96,6 +100,7 @@ async def test_a_loss_by_force(evil: Session, connect: Connect, caplog: pytest.L
     assert SHOWN in taken
 
 
+@pytest.mark.more  # as the other lines with a foreign text
 async def test_a_deadlock(evil: Session, redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     listener = Listener()
     async with Session(redis, listeners=[listener]) as session:

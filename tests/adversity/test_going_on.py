@@ -13,9 +13,10 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Leadership, Lock, Session, SingleFlight, Term
-from tests.adversity.tools import rejected
+from tests.adversity.tools import SLACK, rejected
 from tests.adversity.troubles import HEALING, TROUBLES, Setting, Trouble
 from tests.conftest import Connect, OwnServer
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.leaves_keys()  # of what could not be released in time
@@ -41,55 +42,39 @@ async def running(leadership: Leadership) -> AsyncIterator[asyncio.Task[None]]:
             task.result()
 
 
-@pytest.mark.thin
-@pytest.mark.parametrize("trouble", HEALING, ids=str)
-async def test_a_candidate_outlives_what_passes(trouble: Trouble, setting: Setting) -> None:
-    """Longer than a ttl, so that a leader loses its term and a candidate gets no answer."""
-    _, client, lasting = setting
-    async with Session(client) as session, Session(client) as other:
-        leader, candidate = (Leadership(one, "a", ttl=TTL) for one in (session, other))
-        async with running(leader) as leading:
-            await eventually(lambda: leader.is_leader)
-            async with running(candidate) as waiting:
-                async with lasting():
-                    await asyncio.sleep(2 * TTL)
-                    assert not leading.done()
-                    assert not waiting.done()
-                await eventually(lambda: leader.is_leader or candidate.is_leader, within=3)
+@pytest.mark.parametrize(
+    "trouble", only(HEALING, *(one for one in HEALING if one.name in ("NOREPLICAS", "OOM"))), ids=str
+)
+async def test_candidates_and_observers_outlive_what_passes(trouble: Trouble, setting: Setting) -> None:
+    """Longer than a ttl, so that a leader loses its term and a candidate gets no answer.
 
-
-@pytest.mark.thin
-@pytest.mark.parametrize("trouble", HEALING, ids=str)
-async def test_a_candidate_that_comes_meanwhile_stays(trouble: Trouble, setting: Setting) -> None:
-    _, client, lasting = setting
-    async with Session(client) as session:
-        leadership = Leadership(session, "a", ttl=TTL)
-        async with AsyncExitStack() as trouble_lasts:
-            await trouble_lasts.enter_async_context(lasting())
-            async with running(leadership):
-                await asyncio.sleep(2 * TTL)
-                await trouble_lasts.aclose()
-                await eventually(lambda: leadership.is_leader, within=3)
-
-
-@pytest.mark.thin
-@pytest.mark.parametrize("trouble", HEALING, ids=str)
-async def test_an_observer_outlives_what_passes(trouble: Trouble, setting: Setting) -> None:
+    Those that were there before, and those that come meanwhile.
+    """
     _, client, lasting = setting
     told: list[Any] = []
 
     async def observe(session: Session) -> None:
-        async with aclosing(Leadership(session, "a").observe()) as leaders:
+        async with aclosing(Leadership(session, "observed").observe()) as leaders:
             async for leader in leaders:
                 told.append(None if leader is None else leader.value)  # noqa: PERF401 - as they come
 
     async with Session(client) as session, Session(client) as other:
-        async with lasting():
-            observing = asyncio.create_task(observe(session))
-            await asyncio.sleep(0.5)
-            assert not observing.done()
-        async with Leadership(other, "a", ttl=TTL, value="here", blocking_timeout=5):
-            await eventually(lambda: told[-1:] == ["here"])
+        leader, candidate = (Leadership(one, "a", ttl=TTL) for one in (session, other))
+        newcomer = Leadership(session, "b", ttl=TTL)
+        async with running(leader) as leading:
+            await eventually(lambda: leader.is_leader, within=10)
+            async with running(candidate) as waiting, AsyncExitStack() as trouble_lasts:
+                await trouble_lasts.enter_async_context(lasting())
+                observing = asyncio.create_task(observe(session))
+                async with running(newcomer):
+                    await asyncio.sleep(2 * TTL)
+                    for task in (leading, waiting, observing):
+                        assert not task.done()
+                    await trouble_lasts.aclose()
+                    await eventually(lambda: leader.is_leader or candidate.is_leader, within=10)
+                    await eventually(lambda: newcomer.is_leader, within=10)
+        async with Leadership(other, "observed", ttl=5, value="here", blocking_timeout=10):
+            await eventually(lambda: told[-1:] == ["here"], within=10)
         observing.cancel()
         await asyncio.wait((observing,))
 
@@ -109,16 +94,20 @@ async def test_what_needs_a_person_ends_a_candidate(trouble: Trouble, setting: S
 async def test_an_acquire_is_told_of_what_may_last(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting
     async with Session(client) as session, lasting():
-        async with asyncio.timeout(1):
-            error = await rejected(Lock(session, "a", ttl=TTL).acquire())
+        async with asyncio.timeout(SLACK):
+            error = await rejected(Lock(session, "a", ttl=30).acquire())
     assert error.transient
 
 
 # -- what the log says ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.thin
-@pytest.mark.parametrize("trouble", HEALING, ids=str)
+@pytest.mark.more  # as an outage of one server, which is two warnings
+@pytest.mark.parametrize(
+    "trouble",
+    only(HEALING, *(one for one in HEALING if one.name == "READONLY")),  # all are told alike
+    ids=str,
+)
 async def test_an_outage_has_two_lines_for_a_session(
     trouble: Trouble, setting: Setting, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,18 +121,18 @@ async def test_an_outage_has_two_lines_for_a_session(
             candidates = [Leadership(session, f"a{number}", ttl=TTL) for number in range(10)]
             for candidate in candidates:
                 await stack.enter_async_context(running(candidate))
-            await asyncio.sleep(2.2 * TTL)
+            await eventually(lambda: caplog.text.count("campaigning again") >= 10, within=10)
             (begun,) = warnings(caplog)
             assert " since " in begun
             assert trouble.said in begun
             assert ("waiters wait" in begun) is trouble.transient
-            assert sum("campaigning again" in record.getMessage() for record in caplog.records) >= 10
             await trouble_lasts.aclose()
-        await eventually(lambda: all(candidate.is_leader for candidate in candidates), within=5)
-        await eventually(lambda: len(warnings(caplog)) == 2)
+        await eventually(lambda: all(candidate.is_leader for candidate in candidates), within=15)
+        await eventually(lambda: len(warnings(caplog)) == 2, within=10)
         assert re.search(r" after \d\.\d s$", warnings(caplog)[1])
 
 
+@pytest.mark.more  # as other refusals
 async def test_values_that_cannot_be_published_are_no_news_in_an_outage(
     own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,6 +168,7 @@ async def user(admin: Redis, password: str) -> None:
     await admin.execute_command("ACL", "SETUSER", "u", "reset", "on", f">{password}", "+@all", "~*", "&*")
 
 
+@pytest.mark.more  # as a server with too many clients
 async def test_credentials_that_were_good_before_are_waited_for(
     own_server: OwnServer, connect: Connect
 ) -> None:
@@ -210,6 +200,7 @@ async def test_credentials_that_were_never_good_are_told(own_server: OwnServer, 
     assert not error.transient
 
 
+@pytest.mark.more  # as what passes of other refusals
 async def test_a_server_with_too_many_clients_is_waited_for(own_server: OwnServer, connect: Connect) -> None:
     server = await own_server()
     admin = connect(server)

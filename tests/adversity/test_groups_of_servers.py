@@ -92,6 +92,9 @@ async def test_behind_sentinel_a_term_and_ticks_go_on_when_the_master_is_replace
         async with Ticking(one, other) as ticking:
             async with Leadership(one, "b", ttl=2 * FAILOVER, value=1) as term:
                 await eventually(lambda: len(ticking.ran) >= 2)
+                after = watched.master.client()
+                await after.set("after the term", 1)
+                assert await after.wait(1, 10_000) == 1  # the replica has it, however busy the machine
                 before = len(ticking.ran)
                 watched.master.kill()
                 await eventually(watched.failed_over, within=FAILOVER)

@@ -29,6 +29,7 @@ from tests.support.clusters import Cluster
 from tests.support.hygiene import is_fence
 from tests.support.processes import Workers, tell
 from tests.support.servers import ServerKind
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 WAITS = (None, 0, 1, 2.5)
@@ -204,6 +205,7 @@ async def test_nothing_is_held_after_any_hang(own_server: OwnServer, ttl: float)
     assert [result for result in results if result[2]] == []
 
 
+@pytest.mark.more  # as on a single server
 async def test_nothing_is_held_on_a_node_of_a_cluster_after_its_hang(
     surroundings: Surroundings, server_kind: ServerKind
 ) -> None:
@@ -235,9 +237,13 @@ async def test_nothing_is_held_on_a_node_of_a_cluster_after_its_hang(
         await client.aclose()
 
 
-@pytest.mark.parametrize("hanging", [1, 3])
-async def test_nothing_is_held_on_masters_after_their_hang(own_server: OwnServer, hanging: int) -> None:
+@pytest.mark.more  # as on a single server
+async def test_nothing_is_held_on_masters_after_their_hang(own_server: OwnServer) -> None:
     """One of three, beside a lease of the others that ends when its connection was given up; or all."""
+    await asyncio.gather(*(held_on_masters_that_hang(own_server, hanging) for hanging in (1, 3)))
+
+
+async def held_on_masters_that_hang(own_server: OwnServer, hanging: int) -> None:
     servers = [await own_server() for _ in range(3)]
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(Session(server.client())) for server in servers]
@@ -274,7 +280,10 @@ def connecting() -> list[asyncio.Task[Any]]:
     return [task for task in asyncio.all_tasks() if task.get_name() == "aiolocks-connect"]
 
 
-async def test_a_session_that_nobody_uses_any_more_does_not_stay_for_an_undo(own_server: OwnServer) -> None:
+@pytest.mark.more  # as a session that is closed
+async def test_a_session_that_nobody_uses_any_more_does_not_stay_for_an_undo(
+    own_server: OwnServer, quick_collections: None
+) -> None:
     server = await own_server()
     client = Redis(unix_socket_path=str(server.path))
     await unanswered(client, server)
@@ -285,6 +294,20 @@ async def test_a_session_that_nobody_uses_any_more_does_not_stay_for_an_undo(own
     del client
     await eventually(lambda: gc.collect() >= 0 and engine() is None)
     await eventually(lambda: connecting() == [])
+
+
+async def test_a_time_limit_does_not_wait_for_a_server_that_hangs(own_server: OwnServer) -> None:
+    """The release goes on in the background, and frees the name once the server goes on."""
+    server = await own_server()
+    async with server.client() as client, Session(client) as session:
+        with elapsed() as took, pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), Lock(session, "a", ttl=60):
+                server.pause()
+                await asyncio.sleep(60)
+        server.resume()
+        assert took.seconds < 10
+        async with Lock(session, "a", blocking_timeout=30):
+            pass
 
 
 @pytest.mark.leaves_keys
@@ -309,6 +332,7 @@ async def end_with_an_undo_left(url: str, pid: int) -> None:
     tell("left", at=time.monotonic())
 
 
+@pytest.mark.more  # as the end of a session that leaves one
 @pytest.mark.leaves_keys
 async def test_a_process_ends_although_an_undo_is_left(own_server: OwnServer, workers: Workers) -> None:
     server = await own_server()
@@ -318,7 +342,7 @@ async def test_a_process_ends_although_an_undo_is_left(own_server: OwnServer, wo
     server.resume()
 
 
-@pytest.mark.parametrize("kind", [Lock, FairLock, RWLock])
+@pytest.mark.parametrize("kind", only([Lock, FairLock, RWLock], RWLock))
 async def test_what_is_remembered_does_not_grow_while_a_server_is_away(
     own_server: OwnServer, kind: Callable[..., Any]
 ) -> None:

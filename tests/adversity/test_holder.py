@@ -11,12 +11,13 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import Lease, LeaseState, Lock, LockLostError, LockNotOwnedError, Session
+from aiolocks import Lease, LeaseState, Lock, LockError, LockLostError, LockNotOwnedError, Session
 from tests.adversity.tools import (
     RELEASE,
     RENEW,
@@ -29,6 +30,7 @@ from tests.adversity.tools import (
     elapsed,
     locks_in,
     look_at,
+    renewed,
     warm,
 )
 from tests.conftest import Connect, OwnServer
@@ -100,11 +102,11 @@ async def test_t_h_1_loop_blocked_while_the_answer_to_a_renewal_was_waiting(
 
 @MULTIPLEXED
 async def test_t_h_1_loop_blocked_for_less_than_the_ttl(client: Redis) -> None:
-    async with Lock(client, "a", ttl=0.6) as lease:
+    async with Lock(client, "a", ttl=2.4) as lease:
         for _ in range(2):
-            time.sleep(0.4)  # noqa: ASYNC251 - that is the fault
+            time.sleep(0.9)  # noqa: ASYNC251 - that is the fault
             lease.ensure_held()
-            await asyncio.sleep(0.05)
+            await renewed(lease)
             assert lease.remaining() > 0.3
             assert await lease.owned()
 
@@ -172,7 +174,7 @@ async def hold(url: str, name: str, ttl: float) -> None:
 
 async def test_t_h_3_killed(redis: Redis, server: Server, workers: Workers) -> None:
     for waiting_before in (True, False):
-        worker = await workers.start(hold, url=server.url, name="a", ttl=0.7)
+        worker = await workers.start(hold, url=server.url, name="a", ttl=1)
         await worker.told("inside")
         acquiring = asyncio.create_task(Lock(redis, "a", ttl=5).acquire()) if waiting_before else None
         await asyncio.sleep(0.3)
@@ -220,12 +222,12 @@ def _run_by_hand(coroutine: Any) -> str:
 
 async def test_t_h_4_forked_while_held(client: Redis, through: Proxy) -> None:
     """The child holds nothing, and neither renews nor releases."""
-    lease = await Lock(client, "a", ttl=0.9).acquire()
+    lease = await Lock(client, "a", ttl=2.1).acquire()
     loop: Any = asyncio.get_running_loop()
     before = len(through.requests)
 
     def examine() -> list[str]:
-        time.sleep(0.4)  # a renewal is due
+        time.sleep(0.8)  # a renewal is due
         for timer in list(loop._scheduled):
             if timer.when() <= loop.time() and not timer.cancelled():
                 timer._run()
@@ -243,7 +245,7 @@ async def test_t_h_4_forked_while_held(client: Redis, through: Proxy) -> None:
     assert found[3:] == ["LockNotOwnedError"] * 3
     assert len(through.requests) == before
     assert await lease.owned()
-    await asyncio.sleep(0.9)
+    await renewed(lease)
     assert lease.state is LeaseState.HELD  # the parent goes on
     await lease.release()
 
@@ -314,16 +316,14 @@ async def test_t_h_5_every_single_renewal_fails_once(connect: Connect, through: 
     witness = Witness()
     async with (
         Session(client, listeners=[witness]) as session,
-        Lock(session, "a", ttl=0.6) as lease,
+        Lock(session, "a", ttl=1.5) as lease,
     ):
         failed = [through.reset_after(RENEW, nth=nth) for nth in range(1, 40, 2)]
-        until = asyncio.get_running_loop().time() + 1.2
-        while asyncio.get_running_loop().time() < until:
+        while len(witness.renewed) < 3:
             lease.ensure_held()
             await asyncio.sleep(0.005)
     through._traps.clear()
     assert sum(event.is_set() for event in failed) >= 3
-    assert len(witness.renewed) >= 3
     assert witness.lost == []
 
 
@@ -332,7 +332,7 @@ async def test_t_h_5_server_away_for_less_than_the_ttl(own_server: OwnServer, co
     server = await own_server(arguments=("--appendonly", "yes", "--appendfsync", "always"))
     witness = Witness()
     async with Session(connect(server), listeners=[witness]) as session:
-        async with Lock(session, "a", ttl=1.5) as lease:
+        async with Lock(session, "a", ttl=3) as lease:
             server.kill()
             await eventually(lambda: lease.state is LeaseState.UNKNOWN)
             assert lease.remaining() > 0
@@ -362,10 +362,10 @@ async def _until_lost(lease: Lease) -> None:
 async def test_t_h_5b_deleted_key_is_not_brought_back_by_a_renewal(
     client: Redis, redis: Redis, keys: Keys
 ) -> None:
-    lease = await Lock(client, "a", ttl=0.3).acquire()
+    lease = await Lock(client, "a", ttl=1).acquire()
     await redis.delete(*keys())
     sampled = []
-    until = asyncio.get_running_loop().time() + 0.4
+    until = asyncio.get_running_loop().time() + 1.1
     while asyncio.get_running_loop().time() < until:
         sampled += keys()
         await asyncio.sleep(0.005)
@@ -432,14 +432,14 @@ async def test_t_h_7_release_behind_a_renewal_that_is_under_way(
     client = connect(through)
     await warm(client)
     for replies_take in (0.0, 0.05):
-        for _ in range(4):
-            lease = await Lock(client, "a", ttl=0.3).acquire()
+        for _ in range(3):
+            lease = await Lock(client, "a", ttl=0.6).acquire()
             sent = through.count(RENEW)
             await through.saw(RENEW, count=sent + 1)
             through.delay_replies = replies_take
             await lease.release()
             through.delay_replies = 0.0
-            async with Lock(redis, "a", ttl=0.2, auto_renew=False):
+            async with Lock(redis, "a", ttl=5, auto_renew=False):
                 (key,) = keys()
                 left = [await redis.pttl(key)]
                 for _ in range(10):
@@ -450,12 +450,14 @@ async def test_t_h_7_release_behind_a_renewal_that_is_under_way(
 
 @MULTIPLEXED
 async def test_t_h_7_nothing_is_renewed_behind_a_release(client: Redis, through: Proxy) -> None:
+    released = 0
     for number in range(60):
-        lease = await Lock(client, "a", ttl=0.05).acquire()
-        await asyncio.sleep(number % 20 / 1000)
-        if lease.state is LeaseState.LOST:
-            continue  # this machine was busy
-        await lease.release()
+        with suppress(LockError):  # this machine was busy for longer than the ttl
+            lease = await Lock(client, "a", ttl=0.05).acquire()
+            await asyncio.sleep(number % 20 / 1000)
+            await lease.release()
+            released += 1
+    assert released > 10
     renewals = through.count(RENEW)
     await asyncio.sleep(0.1)
     assert through.count(RENEW) == renewals
@@ -470,9 +472,9 @@ def test_t_h_8_ttl_too_short_to_be_kept() -> None:
 
 @MULTIPLEXED
 async def test_t_h_8_ttl_of_a_few_round_trips_is_kept(client: Redis, through: Proxy) -> None:
-    through.delay = 0.06
-    async with Lock(client, "a", ttl=0.4) as lease:
-        until = asyncio.get_running_loop().time() + 0.8
+    through.delay = 0.12
+    async with Lock(client, "a", ttl=0.8) as lease:
+        until = asyncio.get_running_loop().time() + 1.2
         while asyncio.get_running_loop().time() < until:
             lease.ensure_held()
             await asyncio.sleep(0.01)

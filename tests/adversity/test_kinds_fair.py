@@ -162,7 +162,7 @@ async def test_t_p_1_dead_heads_delay_the_next_by_one_lease_of_a_waiter(
 
     delays = dict(zip(names, await asyncio.gather(*map(delay, names)), strict=True))
     log.info("delays: %s", delays)
-    assert max(delays.values()) <= DELAY, delays
+    assert max(delays.values()) <= DELAY + SLACK, delays
     crew["stopped"][0].cont()
     await crew["stopped"][0].told("had", within=5)
 
@@ -194,9 +194,10 @@ async def hold_and_note(session: Session, name: str) -> tuple[int, str]:
         return lease.fencing_token, lease.token[:SEAT]
 
 
+@pytest.mark.more  # as the place of one that was stopped for a moment, T-P-3
 @pytest.mark.parametrize("way", ["tracking"])
 async def test_t_p_3_places_are_kept_for_seconds(start: Start, by_hand: ByHand) -> None:
-    await keep_places(start, by_hand, 5)
+    await keep_places(start, by_hand, 1.5 * WAITER_LEASE)
 
 
 @pytest.mark.soak

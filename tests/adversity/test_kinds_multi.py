@@ -43,7 +43,7 @@ from tests.support.servers import Server
 from tests.support.waiting import eventually
 
 NAMES = [f"{{t}}{number}" for number in range(8)]
-SETS = 1000
+SETS = 500
 
 
 async def take_sets(url: str, way: str, history: str, tasks: int, sets: int, seed: int) -> None:
@@ -96,7 +96,7 @@ def histories(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["tracking"])
-async def test_t_p_8_a_thousand_overlapping_sets(
+async def test_t_p_8_hundreds_of_overlapping_sets(
     server: Server, workers: Workers, tmp_path: Path, way: str, keys: Callable[..., list[str]]
 ) -> None:
     """Sixteen tasks in two processes, with single locks between: all of them end, and none overlap."""
@@ -134,7 +134,7 @@ async def test_t_p_8_a_b_against_b_a(start: Start, same: bool) -> None:
                 for name in names:
                     del inside[name]
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await asyncio.gather(
             one(MultiLock(here, ["{t}A", "{t}B"]), "AB"),
             one(MultiLock(elsewhere, ["{t}B", "{t}A"]), "BA"),
@@ -170,7 +170,7 @@ async def test_i4_quiet_hand_over_that_somebody_else_spoils(
         send(call)
 
     def slowly(call: Any, **options: Any) -> None:
-        if call.command.script is multi._ACQUIRE and not taken:
+        if call.script is multi._ACQUIRE and not taken:
             loop.call_later(0.01, spoil, call)  # the release goes before
         else:
             send(call, **options)
@@ -233,7 +233,7 @@ async def test_i4_whoever_can_have_it_does_not_wait(start: Start) -> None:
             return Lock(session, *names)
         return ReentrantLock(session, *names, owner=secrets.token_hex(4))
 
-    end = time.monotonic() + 1.2
+    end = time.monotonic() + 0.5
     settled = 0
     while time.monotonic() < end or settled <= 30:
         for _ in range(chance.randrange(max(1, min(6, 14 - len(waiting))))):

@@ -111,6 +111,7 @@ async def test_t_p_5_writer_among_readers_that_never_pause(
         await enter("writer", here, 5)
 
 
+@pytest.mark.more  # as the phases at random
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("way", ["tracking"])
 async def test_t_p_5_reader_and_upgradable_among_writers_that_never_pause(
@@ -304,6 +305,7 @@ async def upgrade_and_stay(url: str, way: str, name: str) -> None:
         await asyncio.sleep(60)
 
 
+@pytest.mark.more  # as a writer that dies while it waits
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("way", ["tracking"])
 async def test_t_p_5_dies_in_the_midst_of_an_upgrade(

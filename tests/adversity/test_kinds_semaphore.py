@@ -24,7 +24,7 @@ from aiolocks import (
     Semaphore,
     Session,
 )
-from aiolocks.lock.claim import Claim
+from aiolocks.lock.lease import Claim
 from tests.adversity.tools import (
     AT_ONCE,
     PATIENT,
@@ -32,6 +32,7 @@ from tests.adversity.tools import (
     Start,
     begin,
     in_within,
+    renewed,
     turns_of_the_loop,
     waiter,
     wakeup,
@@ -48,8 +49,8 @@ TTL = 1.0
 # -- never more than there are -------------------------------------------------------------------------------
 
 
-async def take_and_give_back(url: str, way: str, seconds: float, history: str, seed: int) -> None:
-    """In a process of its own: take one or several of either semaphore, again and again, and note it down."""
+async def take_and_give_back(url: str, way: str, times: int, history: str, seed: int) -> None:
+    """In a process of its own: take one or several of either semaphore, so many times, and note it down."""
     chance = random.Random(seed)
     async with Redis.from_url(url) as redis, Session(redis, wakeup=wakeup(way)) as session:
         with Path(history).open("w") as file:  # noqa: ASYNC230 - no more than a moment
@@ -57,7 +58,7 @@ async def take_and_give_back(url: str, way: str, seconds: float, history: str, s
             async def one(number: int) -> None:
                 fair = number % 2 == 0
                 lock = Semaphore(session, "fair" if fair else "unfair", VALUE, fair=fair, ttl=TTL)
-                while time.monotonic() < until:
+                for _ in range(times):
                     n = chance.choice([1, 1, 2, 3])
                     pause, who = chance.choice([0, 0.001, 0.003]), f"{os.getpid()}.{number}"
                     hold = await held_for(pause, lock.acquire(n), name=lock.name, who=who, permits=n)
@@ -65,7 +66,6 @@ async def take_and_give_back(url: str, way: str, seconds: float, history: str, s
                     note(file, hold)
 
             tell("begun")
-            until = time.monotonic() + seconds
             await asyncio.gather(*(one(number) for number in range(8)))
         tell("done")
 
@@ -81,11 +81,11 @@ async def test_t_p_6_never_more_than_there_are_while_processes_die(
             take_and_give_back,
             url=server.url,
             way=way,
-            seconds=2.5,
+            times=times,
             history=str(tmp_path / f"{seed}"),
             seed=seed,
         )
-        for seed in range(4)
+        for seed, times in enumerate((10_000, 10_000, 20, 20))
     ]
     for worker in crew:
         await worker.told("begun")
@@ -94,12 +94,17 @@ async def test_t_p_6_never_more_than_there_are_while_processes_die(
         worker.kill()
         await asyncio.sleep(0.3)
     for worker in crew[2:]:
-        await worker.told("done")
+        await worker.told("done", within=50)
     holds = noted(tmp_path)
     session = start()
     for name in ("fair", "unfair"):
         assert sum(hold.name == name for hold in holds) > 30
-        assert await Semaphore(session, name, VALUE, fair=name == "fair").available() == VALUE
+        lock = Semaphore(session, name, VALUE, fair=name == "fair")
+
+        async def all_are_free(lock: Semaphore = lock) -> bool:
+            return await lock.available() == VALUE
+
+        await eventually(all_are_free)  # after the ttl of those that were killed
     assert semaphore(holds, value=VALUE) == []
     assert unreached(holds, value=VALUE) == []
 
@@ -136,11 +141,11 @@ async def test_t_p_6_permits_of_a_killed_holder_are_back_within_its_ttl(
 
 @pytest.mark.parametrize("fair", [False, True], ids=["unfair", "fair"])
 @pytest.mark.parametrize("way", ["tracking"])
-async def test_i5_ten_thousand_cycles_leak_no_permit(start: Start, fair: bool) -> None:
+async def test_i5_thousands_of_cycles_leak_no_permit(start: Start, fair: bool) -> None:
     """In every manner, of every weight, cancelled and timed out now and then."""
     chance = random.Random(5)
     sessions = [start(backoff=Backoff()) for _ in range(2)]
-    cycles = 10_000 if not fair else 2000
+    cycles = 3000 if not fair else 1000
 
     async def one(lock: Semaphore) -> None:
         nonlocal cycles
@@ -169,7 +174,7 @@ async def test_i5_ten_thousand_cycles_leak_no_permit(start: Start, fair: bool) -
     async with asyncio.timeout(50):
         await asyncio.gather(*(one(lock) for lock in locks for _ in range(4)))
     assert await locks[0].available() == 5
-    async with locks[0].acquire(5, blocking_timeout=1):
+    async with locks[0].acquire(5, blocking_timeout=10):
         assert await locks[1].available() == 0
     async with locks[0], locks[1], locks[0], locks[1], locks[0]:
         assert await locks[1].try_acquire() is None
@@ -265,14 +270,14 @@ async def test_resize_to_nothing_closes_it_until_it_is_opened(start: Start, fair
     """Holders keep their permits, nobody else gets one, and waiters get in when it is opened again."""
     here, elsewhere = start(), start()
     there = here if same else elsewhere
-    lock = Semaphore(here, "a", 2, fair=fair, ttl=0.5)
+    lock = Semaphore(here, "a", 2, fair=fair, ttl=1.5)
     held = await lock.acquire()
     await lock.resize(0)
     assert await lock.available() == 0
     assert await lock.locked()
     assert await lock.try_acquire() is None
     waiting = [await waiter(there, Semaphore(there, "a", 2, fair=fair).acquire()) for _ in range(3)]
-    await asyncio.sleep(0.7)  # longer than the ttl of the holder, which renews
+    await renewed(held)
     assert held.state is LeaseState.HELD
     await held.release()
     await asyncio.sleep(0.1)
@@ -532,7 +537,7 @@ async def test_i4_whoever_can_have_it_does_not_wait(start: Start, fair: bool) ->
     locks = [Semaphore(start(backoff=backoff), "a", value, fair=fair) for _ in range(4)]
     held: list[Any] = []
     waiting: dict[asyncio.Task[Any], int] = {}
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + 0.5
     steps = 0
     while time.monotonic() < end or steps <= 30:
         for _ in range(chance.randrange(max(1, min(5, 12 - len(waiting))))):

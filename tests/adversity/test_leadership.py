@@ -157,7 +157,7 @@ async def test_a_planned_hand_over_takes_two_round_trips(
             link.delay = 0.0
             await releasing
         await successor.release()
-    assert min(took) < 2.2
+    assert min(took) < 2.8
 
 
 @ONE_WAY
@@ -281,6 +281,7 @@ async def test_a_leader_that_is_cut_off_stops_before_another_one_begins(
     assert ended < began
 
 
+@pytest.mark.more  # as an error of it
 @ONE_WAY
 async def test_what_main_returns_while_the_server_is_away_is_returned(
     start: Start,
@@ -303,6 +304,7 @@ async def test_what_main_returns_while_the_server_is_away_is_returned(
     link.blackhole = False
 
 
+@pytest.mark.more  # as an error of it
 @ONE_WAY
 async def test_a_main_that_catches_its_cancellation_while_the_server_is_away_is_called_again(
     start: Start, proxy: Callable[[Server], Awaitable[Proxy]], server: Server
@@ -421,6 +423,7 @@ async def test_the_end_of_a_lease_is_a_change(start: Start, workers: Workers, se
     assert watcher.times[-1] - killed_at < 0.5 + SLACK
 
 
+@pytest.mark.more  # as candidates and observers that outlive what passes
 @ONE_WAY
 async def test_an_observer_goes_on_after_an_outage(
     start: Start, proxy: Callable[[Server], Awaitable[Proxy]], server: Server

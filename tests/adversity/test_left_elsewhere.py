@@ -167,11 +167,11 @@ async def test_a_consumer_may_take_a_turn_at_once_that_it_has_left(session: Sess
         assert turn.first
 
 
-@pytest.mark.parametrize("form", list(OTHERS))
+@pytest.mark.parametrize("use", list(OTHERS))
 async def test_a_generator_that_its_consumer_leaves_of_all_else(
-    form: str, session: Session, redis: Redis, keys: Keys
+    use: str, session: Session, redis: Redis, keys: Keys
 ) -> None:
-    make = OTHERS[form](session, redis)
+    make = OTHERS[use](session, redis)
 
     async def hold() -> AsyncIterator[int]:
         async with make():

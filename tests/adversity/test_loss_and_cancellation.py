@@ -468,6 +468,7 @@ async def test_a_cancellation_during_the_release_of_an_inner_lease(
     await holder.is_cancelled()
 
 
+@pytest.mark.more  # as one while a release runs
 @spoiled_or_not
 async def test_a_cancellation_while_the_release_runs_behind_a_grace(
     connect: Any, proxy: Any, server: Any, spoiled: bool
@@ -591,8 +592,9 @@ async def enter_and_wait(lease: Lease) -> None:
     [{"max_hold": 0.2}, {"max_hold": 0.4, "grace": 0.2}, {"ttl": 0.2, "auto_renew": False}],
     ids=["max_hold", "grace", "auto_renew"],
 )
-@pytest.mark.parametrize("form", ["lock", "acquire", "decorator"])
-async def test_a_lease_that_ends_by_itself(session: Session, options: dict[str, Any], form: str) -> None:
+@pytest.mark.thin
+@pytest.mark.parametrize("use", ["lock", "acquire", "decorator"])
+async def test_a_lease_that_ends_by_itself(session: Session, options: dict[str, Any], use: str) -> None:
     lock = Lock(session, "a", **{"ttl": 1.0, **options})
 
     async def body() -> None:
@@ -600,7 +602,7 @@ async def test_a_lease_that_ends_by_itself(session: Session, options: dict[str, 
         await sleep()
 
     with pytest.raises(LockLostError):
-        match form:
+        match use:
             case "lock":
                 async with lock:
                     await body()

@@ -27,6 +27,7 @@ from aiolocks import (
     LockTimeoutError,
     Session,
 )
+from aiolocks.transport import connection
 from tests.adversity.tools import (
     ACQUIRE,
     ADOPT,
@@ -46,6 +47,7 @@ from tests.adversity.tools import (
     locks_in,
     look_at,
     rejected,
+    renewed,
     text_of,
     wakeup,
     warm,
@@ -177,12 +179,12 @@ async def test_t_n_1_reply_to_renewal_lost(
         witness = Witness()
         async with (
             Session(client, listeners=[witness]) as session,
-            Lock(session, form, ttl=0.9) as lease,
+            Lock(session, form, ttl=3) as lease,
         ):
             lost = through.reset_after(
                 lambda request: RENEW(request) and f"{{{form}}}".encode() in request[3]
             )
-            await asyncio.wait_for(lost.wait(), 0.9)
+            await asyncio.wait_for(lost.wait(), 3)
             await eventually(lambda: len(witness.renewed) >= 2)
             assert lease.state is LeaseState.HELD
             assert await lease.owned()
@@ -264,9 +266,9 @@ async def test_t_n_4_never_relied_on_for_longer_than_the_server_keeps_it(
     try:
         for replies_take in (0.15, 0.0):
             through.delay_replies = replies_take
-            async with Lock(client, "a", ttl=0.6) as lease:
+            async with Lock(client, "a", ttl=1.5) as lease:
                 (key,) = keys()
-                until = loop.time() + 0.5
+                until = loop.time() + 0.8
                 while loop.time() < until:
                     left = eye.pttl(key) / 1000
                     slack.append(left - lease.remaining())
@@ -303,7 +305,7 @@ async def test_t_n_4_try_whose_grant_came_too_late_holds_nothing(
     through.delay_replies = 0.3
     assert await Lock(client, "a", ttl=0.2).try_acquire() is None
     through.delay_replies = 0.0
-    await eventually(lambda: keys() == [], within=0.1)
+    await eventually(lambda: keys() == [])
 
 
 async def test_t_n_4_extend_counts_from_before_it_was_sent(
@@ -354,7 +356,7 @@ async def test_t_n_5_wait_on_a_stopped_server_ends_in_time(
     took = await asyncio.gather(*map(acquire, clients))
 
     assert min(took) >= 0.3
-    assert max(took) < 0.5
+    assert max(took) < 0.3 + SLACK
     server.resume()
 
 
@@ -397,6 +399,7 @@ async def test_t_n_5_endless_wait_ends_after_a_ttl_of_silence(
     server.resume()
 
 
+@pytest.mark.more  # as the waits with limits of T-N-5
 async def test_t_n_5_endless_wait_behind_a_holder_outlasts_a_short_silence(
     own_server: OwnServer, connect: Connect
 ) -> None:
@@ -412,7 +415,7 @@ async def test_t_n_5_endless_wait_behind_a_holder_outlasts_a_short_silence(
         server.resume()
     assert not waiting.done()
     await lease.release()
-    await (await asyncio.wait_for(waiting, 1)).release()
+    await (await asyncio.wait_for(waiting, 5)).release()
 
 
 async def test_t_n_5_questions_end_within_the_command_timeout(
@@ -542,7 +545,7 @@ async def test_t_n_5_exit_on_a_stopped_server(own_server: OwnServer, connect: Co
         async with Lock(client, "a", ttl=0.4):
             server.pause()
     server.resume()
-    await eventually(lambda: _is_free(client), within=1)
+    await eventually(lambda: _is_free(client), within=0.4 + SLACK)
     with pytest.raises(ZeroDivisionError) as caught:
         async with Lock(client, "a", ttl=0.4):
             server.pause()
@@ -595,9 +598,9 @@ async def test_t_n_9_half_open_connection(client: Redis, through: Proxy) -> None
     through.blackhole = True
     with elapsed() as took:
         await rejected(Lock(client, "a").acquire(blocking_timeout=0.3))
-        assert 0.3 <= took.seconds < 0.5
-        await asyncio.wait_for(lease.wait_lost(), 1)
-    assert took.seconds < 0.5 + SLACK
+        assert 0.3 <= took.seconds < 0.3 + SLACK
+        await asyncio.wait_for(lease.wait_lost(), 0.5 + SLACK)
+    assert took.seconds < 0.5 + 2 * SLACK
     through.blackhole = False
     through.cut()
     with pytest.raises(LockNotOwnedError):
@@ -621,6 +624,7 @@ async def test_t_n_9_a_half_open_connection_is_given_up_for_a_new_one(
     assert took.seconds < 2.5
 
 
+@pytest.mark.more  # as a half-open connection
 async def test_t_n_9_pushes_do_not_hide_that_requests_are_swallowed(
     connect: Connect, through: Proxy, redis: Redis
 ) -> None:
@@ -664,15 +668,34 @@ async def test_t_n_9_the_next_half_open_connection_is_given_up_as_soon_as_the_fi
     assert max(took) < 2.5
 
 
+@pytest.mark.more  # as one
+async def test_t_n_9_two_half_open_connections_in_a_row_are_each_given_up_as_soon(
+    connect: Connect, through: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is lost right after its first answer: the patience that was doubled counts no more."""
+    monkeypatch.setattr(connection, "STALL", 0.5)
+    client = connect(through)
+    await warm(client)
+    for _ in range(3):
+        deafen(through)
+        with elapsed() as took:
+            async with Lock(client, "a").acquire(blocking_timeout=60):
+                took.stop()
+        assert took.seconds < 0.85
+
+
 # -- settings of clients -------------------------------------------------------------------------------------
 
 
-@pytest.mark.thin
 @pytest.mark.parametrize("settings", PROTOCOLS, ids=IDS)
 async def test_t_n_10_clients_of_any_setting_behave_alike(
     connect: Connect, through: Proxy, redis: Redis, form: str, settings: tuple[int, bool]
 ) -> None:
-    policies = POLICIES | {"quick socket": {"socket_timeout": 0.5, **NO_RETRY}}  # an answer may take a while
+    # An answer may take a while.
+    policies = POLICIES | {
+        "quick socket": {"socket_timeout": SLACK, **NO_RETRY}
+    }  # an answer may take a while
+    await warm(redis)
 
     async def live(policy: str) -> None:
         client = connect(
@@ -682,23 +705,23 @@ async def test_t_n_10_clients_of_any_setting_behave_alike(
         def in_this_life(match: Callable[[Request], bool]) -> Callable[[Request], bool]:
             return lambda request: match(request) and request[3].endswith(f"{{{policy}}}".encode())
 
-        lock = Lock(client, policy, ttl=1)
+        lock = Lock(client, policy, ttl=3)
         through.reset_after(in_this_life(ACQUIRE))
         async with lock as lease:
             assert await lock.try_acquire() is None
             assert await lock.locked()
             assert await lease.owned()
             with pytest.raises(LockTimeoutError):
-                await Lock(redis, policy).acquire(blocking_timeout=0.15)
+                await Lock(redis, policy).acquire(blocking_timeout=1)  # to be refused within it
             await lease.extend()
             fencing_tokens = [lease.fencing_token]
 
             async def next_in(client: Redis) -> None:
-                async with Lock(client, policy, blocking_timeout=10) as lease:
+                async with Lock(client, policy, blocking_timeout=20) as lease:
                     fencing_tokens.append(lease.fencing_token)
 
             waiting = [asyncio.create_task(next_in(other)) for other in (redis, client)]
-            await asyncio.sleep(1.1)
+            await renewed(lease)
             assert lease.state is LeaseState.HELD
             through.reset_after(in_this_life(RELEASE))
         await asyncio.gather(*waiting)
@@ -714,8 +737,8 @@ async def test_t_n_10_without_the_quick_parser(connect: Connect, through: Proxy,
     client = connect(through, parser_class=parser, protocol=protocol)
     await warm(client)
     through.reset_after(ACQUIRE)
-    async with Lock(client, "a", ttl=0.3) as lease:
-        await asyncio.sleep(0.35)
+    async with Lock(client, "a", ttl=1.5) as lease:
+        await renewed(lease)
         assert await lease.owned()
 
 
@@ -726,19 +749,20 @@ async def test_a_renewal_that_waited_for_a_connection_does_not_outlast_max_hold(
     client: Redis, through: Proxy, keys: Keys
 ) -> None:
     with elapsed() as held:
-        lease = await Lock(client, "a", ttl=1.2, max_hold=1.3).acquire()
+        lease = await Lock(client, "a", ttl=2.4, max_hold=2.6).acquire()
         await asyncio.sleep(0.1)
         through.refuse = True
         through.cut()
-        await asyncio.sleep(0.5)  # a renewal was made after 0.4 s, for 0.9 s more
+        await asyncio.sleep(0.9)  # a renewal was made after 0.8 s, for 1.8 s more
         through.refuse = False
         renewed = through.count(RENEW)
-        await eventually(lambda: through.count(RENEW) > renewed, within=0.5)
-        await asyncio.sleep(1.3 + 0.05 - held.seconds)
+        await eventually(lambda: through.count(RENEW) > renewed, within=1.5)
+        await asyncio.sleep(2.6 + 0.05 - held.seconds)
     assert lease.state is LeaseState.LOST
     assert keys() == []
 
 
+@pytest.mark.more  # as half-open ones
 async def test_connections_that_hang_do_not_use_up_the_plain_transport(
     connect: Connect, through: Proxy
 ) -> None:
@@ -760,3 +784,20 @@ async def test_connections_that_hang_do_not_use_up_the_plain_transport(
                 return False
 
         assert await eventually(works, within=3)
+
+
+@pytest.mark.more  # an attempt from before the end of the outage may still be under way, and refuse it
+async def test_after_an_outage_a_request_tries_at_once_before_it_is_refused(
+    connect: Connect, through: Proxy
+) -> None:
+    async with Session(connect(through)) as session:
+        await warm(session)
+        through.refuse = True
+        through.cut()
+        until = asyncio.get_running_loop().time() + 0.8  # the pause between two attempts grows meanwhile
+        while asyncio.get_running_loop().time() < until:
+            with pytest.raises(BackendError):
+                await Lock(session, "a").locked()
+            await asyncio.sleep(0.1)
+        through.refuse = False
+        assert not await Lock(session, "a").locked()

@@ -26,6 +26,7 @@ from tests.support.processes import Workers, tell
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.spoiling import spoil
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 ACQUIRE = step("redis_py_acquire")
@@ -236,7 +237,7 @@ async def test_a_cancelled_release_still_releases(client: Redis, redis: Redis, m
     await free(redis)
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("cancelled", only([False, True], True))
 async def test_only_a_release_that_a_cancellation_passes_is_cut_short(
     client: Redis, redis: Redis, through: Proxy, cancelled: bool
 ) -> None:
@@ -482,6 +483,7 @@ async def test_no_server_and_no_password_are_what_redis_py_raises(
 # -- renewing ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more  # as the renewals of `test_holder.py`
 async def test_it_is_renewed_until_it_is_released(redis: Redis, keys: Any) -> None:
     lock = Lock(redis, "a", timeout=1, auto_renew=True)
     async with lock:
@@ -594,6 +596,7 @@ async def test_where_nothing_is_heard_it_polls(connect: Connect, through: Proxy,
     await redis.delete("a")
 
 
+@pytest.mark.more  # as the sessions of `test_wakeups.py`
 async def test_who_was_deaf_for_a_while_polls(connect: Connect, through: Proxy, redis: Redis) -> None:
     client = connect(through)
     await redis.set("a", "other", px=20_000)

@@ -33,10 +33,12 @@ from aiolocks import (
 )
 from aiolocks.lock.context import Context
 from aiolocks.testing import EmbeddedServer, ServerState
+from tests.adversity.tools import SLACK
 from tests.conftest import Connect, OwnServer
 from tests.support.cancel import Shot, sweep
 from tests.support.history import Hold, exclusion, fencing
 from tests.support.processes import Workers, tell
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 LEASES = int(os.environ.get("AIOLOCKS_REDLOCK_LEASES", "5000"))
@@ -71,7 +73,7 @@ class Masters:
 @pytest.fixture
 async def five(own_server: OwnServer, connect: Connect) -> AsyncIterator[Masters]:
     """Five masters; those that hang go on behind the test."""
-    masters = Masters([await own_server() for _ in range(5)], connect)
+    masters = Masters(await asyncio.gather(*(own_server() for _ in range(5))), connect)
     yield masters
     for server in masters.servers:
         if server.state is ServerState.PAUSED:
@@ -116,6 +118,7 @@ async def test_t_rl_7_one_of_five_hangs(five: Masters, nothing_on, met: bool) ->
     await eventually(lambda: nothing_on(five), within=3)
 
 
+@pytest.mark.more  # as three of five, and as T-RL-3 of each subset
 async def test_two_of_five_are_dead(five: Masters, nothing_on) -> None:
     clients = five.clients()
     lock = await warm(clients, ttl=1)
@@ -135,8 +138,8 @@ async def test_two_of_five_are_dead(five: Masters, nothing_on) -> None:
     await eventually(lambda: nothing_on(five))
 
 
-@pytest.mark.parametrize("how", ["kill", "pause"])
-@pytest.mark.parametrize("met", [True, False], ids=["met before", "at first contact"])
+@pytest.mark.parametrize("how", only(["kill", "pause"], "pause"))
+@pytest.mark.parametrize("met", only([True, False], False), ids=["met before", "at first contact"])
 async def test_three_of_five_are_down(five: Masters, nothing_on, how: str, met: bool) -> None:
     clients = five.clients()
     lock = await warm(clients, ttl=5) if met else Redlock(clients, "a", ttl=5)
@@ -147,7 +150,7 @@ async def test_three_of_five_are_down(five: Masters, nothing_on, how: str, met: 
         BackendError, match=r"no majority: of 5 masters, .*unreachable.*unreachable"
     ) as caught:
         await lock.acquire(blocking_timeout=0.5)
-    assert time.monotonic() - began < 0.8
+    assert time.monotonic() - began < 0.5 + SLACK
     assert str(caught.value).count("unreachable") == 3
     with pytest.raises(BackendError):
         await lock.try_acquire()
@@ -157,12 +160,14 @@ async def test_three_of_five_are_down(five: Masters, nothing_on, how: str, met: 
 @pytest.mark.leaves_keys
 async def test_refusals_and_faults_are_told_apart(five: Masters) -> None:
     clients = five.clients()
-    lock = await warm(clients, ttl=2)
+    lock = await warm(clients, ttl=20)
     lease = await Redlock(five.clients(), "a", ttl=2).acquire()
     five.servers[0].kill()
     with pytest.raises(LockTimeoutError) as caught:
         await lock.acquire(blocking_timeout=0.4)
-    assert caught.value.remaining == pytest.approx(1.5, abs=0.5)
+    remaining = caught.value.remaining
+    assert remaining is not None
+    assert 0 < remaining <= 2
     # With one of five unreachable, two who refuse leave no majority: the rest may not have answered yet.
     assert caught.value.detail.count("held elsewhere") >= 2
     for server in five.servers[1:3]:
@@ -225,11 +230,12 @@ async def test_a_short_wait_is_not_held_up_by_who_is_met_for_the_first_time(five
     began = time.monotonic()
     with pytest.raises(BackendError):
         await Redlock(lock._sources, "b", ttl=5).acquire(blocking_timeout=0.2)
-    assert time.monotonic() - began < 0.4
+    assert time.monotonic() - began < 0.2 + SLACK
     patient.cancel()
     await asyncio.wait((patient,))
 
 
+@pytest.mark.more  # as masters that come back
 async def test_who_waits_gets_in_once_masters_that_are_far_away_answer_again(
     own_server: OwnServer, connect: Connect, proxy
 ) -> None:
@@ -301,7 +307,7 @@ async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
 # -- while it is held
 
 
-@pytest.mark.parametrize("how", ["kill", "pause"])
+@pytest.mark.parametrize("how", only(["kill", "pause"], "pause"))
 async def test_majority_lost_while_held(five: Masters, how: str) -> None:
     ttl, cancelled_at = 1.0, 0.0
     lock = await warm(five.clients(), ttl=ttl)
@@ -333,7 +339,7 @@ async def test_majority_comes_back_empty_while_held(five: Masters) -> None:
 
 
 async def test_masters_that_come_back_empty_are_healed(five: Masters) -> None:
-    lock = await warm(five.clients(), ttl=1.5, node_timeout=0.3)
+    lock = await warm(five.clients(), ttl=3, node_timeout=0.3)
     async with lock as lease:
         for pair in (five.servers[:2], five.servers[2:4], five.servers[4:]):
             for server in pair:
@@ -343,7 +349,7 @@ async def test_masters_that_come_back_empty_are_healed(five: Masters) -> None:
                 expected = f"{lease.token}:0{lease.fencing_token}".encode()
                 return [value for value in await five.carried() if value] == [expected] * 5
 
-            await eventually(healed, within=5)
+            await eventually(healed, within=10)
         assert lease.state is LeaseState.HELD
         assert await Redlock(five.clients(), "a").try_acquire() is None
 
@@ -361,6 +367,7 @@ async def test_what_another_has_taken_there_is_left_alone(five: Masters) -> None
         assert lease.state is LeaseState.HELD
 
 
+@pytest.mark.more  # as a renewal behind a release, T-H-7
 async def test_nothing_is_healed_behind_a_release(five: Masters, nothing_on) -> None:
     """The renewal that finds a master empty, and the release, right behind each other in all ways."""
     lock = await warm(five.clients(), ttl=0.3)
@@ -374,6 +381,7 @@ async def test_nothing_is_healed_behind_a_release(five: Masters, nothing_on) -> 
     await admin.aclose()
 
 
+@pytest.mark.more  # as the adoption in `test_redlock_detach.py`
 @pytest.mark.leaves_keys  # where the second adopter was there first, and gave back what nobody needs any more
 async def test_handed_over_with_the_token_of_the_lease(five: Masters) -> None:
     lock = await warm(five.clients(), ttl=5)
@@ -414,7 +422,7 @@ async def test_of_many_who_adopt_at_a_time_one_at_most_has_it(five: Masters) -> 
 # -- cancelled
 
 
-@pytest.mark.parametrize("down", [0, 1, 3])
+@pytest.mark.parametrize("down", only([0, 1, 3], 1))
 async def test_cancelled_at_every_await_nothing_stays_on_any_master(
     five: Masters, nothing_on, down: int
 ) -> None:
@@ -577,9 +585,10 @@ async def two_processes(masters: Masters, workers: Workers, leases: int) -> None
     assert ordered == sorted(ordered)
 
 
+@pytest.mark.long
 @pytest.mark.leaves_keys
 async def test_t_rl_9_two_processes_while_masters_come_and_go(five: Masters, workers: Workers) -> None:
-    await two_processes(five, workers, 300)
+    await two_processes(five, workers, 100)
 
 
 @pytest.mark.soak
@@ -661,7 +670,7 @@ async def _hold(lock: Redlock) -> None:
             await asyncio.sleep(0.002)
 
 
-@pytest.mark.parametrize("within", [0.0, 0.03, 0.1, 0.2])
+@pytest.mark.parametrize("within", only([0.0, 0.03, 0.1, 0.2], 0.03))
 async def test_t_c_5_nothing_is_left_of_what_was_under_way_when_the_loop_ended(
     five: Masters, workers: Workers, nothing_on, proxy, within: float
 ) -> None:

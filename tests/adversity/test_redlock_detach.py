@@ -54,6 +54,7 @@ async def way(own_server: OwnServer, connect: Connect, proxy: Callable[..., Prox
     return way
 
 
+@pytest.mark.more  # as masters that come back empty
 async def test_while_a_master_that_came_back_empty_is_healed(way: Way) -> None:
     lease = await way.here.acquire()
     await way.third.delete(KEY)
@@ -80,6 +81,7 @@ async def test_after_a_renewal_that_came_behind_the_unanswered_vote(way: Way) ->
     await way.arrived()
 
 
+@pytest.mark.more  # as a master that has it
 async def test_what_a_slow_master_grants_before_the_adoption_is_the_heirs(way: Way) -> None:
     way.link.delay_requests = DELAY
     lease = await way.here.acquire()

@@ -47,6 +47,7 @@ async def refused(lock: Redlock, times: int) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.more  # as a majority that was silent
 @pytest.mark.leaves_keys
 async def test_it_is_waited_for_once(three: list[EmbeddedServer], connect: Connect) -> None:
     lock = await warm([connect(server) for server in three])
@@ -56,6 +57,7 @@ async def test_it_is_waited_for_once(three: list[EmbeddedServer], connect: Conne
     assert await refused(lock, 20) < NODE_TIMEOUT
 
 
+@pytest.mark.more  # as one that is waited for once
 @pytest.mark.leaves_keys
 async def test_one_that_nobody_had_to_wait_for_is_not_waited_for_later(
     three: list[EmbeddedServer], connect: Connect
@@ -71,6 +73,7 @@ async def test_one_that_nobody_had_to_wait_for_is_not_waited_for_later(
     assert await refused(lock, 5) < NODE_TIMEOUT
 
 
+@pytest.mark.more  # as a majority that was silent
 @pytest.mark.leaves_keys
 async def test_it_votes_again_once_it_answers(three: list[EmbeddedServer], connect: Connect) -> None:
     lock = await warm([connect(server) for server in three])

@@ -17,7 +17,16 @@ from redis.exceptions import RedisError
 
 from aiolocks import Backoff, Lease, LeaseState, Lock, LockLostError, Session
 from aiolocks.testing import EmbeddedServer
-from tests.adversity.tools import SLACK, Keys, elapsed, rejected, strangers, warm, with_own_connections
+from tests.adversity.tools import (
+    SLACK,
+    Keys,
+    elapsed,
+    rejected,
+    renewed,
+    strangers,
+    warm,
+    with_own_connections,
+)
 from tests.adversity.troubles import TRANSIENT, TROUBLES, Setting, Trouble, is_loading
 from tests.conftest import Connect, OwnServer
 from tests.support.waiting import eventually, sleeps
@@ -60,12 +69,11 @@ async def test_t_n_11_what_passes_is_waited_for(trouble: Trouble, setting: Setti
             assert not endless.done()
         with elapsed() as took:
             leases = await asyncio.gather(limited, endless)
-        assert took.seconds < 1
+        assert took.seconds < SLACK
         for lease in leases:
             await lease.release()
 
 
-@pytest.mark.thin
 @pytest.mark.parametrize("trouble", TRANSIENT, ids=str)
 async def test_t_n_11_what_does_not_pass_ends_the_wait_in_time(trouble: Trouble, setting: Setting) -> None:
     """Also the endless one, after a ttl without a yes or no."""
@@ -74,7 +82,7 @@ async def test_t_n_11_what_does_not_pass_ends_the_wait_in_time(trouble: Trouble,
     async def wait(lock: Lock) -> None:
         with elapsed() as took:
             error = await rejected(lock.acquire())
-        assert 0.28 <= took.seconds < 0.5
+        assert 0.28 <= took.seconds < 0.3 + SLACK
         # The very last try may have had no answer.
         assert trouble.said in str(error) or "did not answer" in str(error)
 
@@ -113,7 +121,7 @@ async def test_t_n_11_endless_wait_ends_with_the_reason_and_does_not_sleep_past_
 @pytest.mark.parametrize(("trouble", "dress"), HURTING, ids=str, indirect=["dress"])
 async def test_t_n_11_lease_outlives_a_refused_renewal(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting
-    async with Lock(client, "a", ttl=0.9) as lease:
+    async with Lock(client, "a", ttl=2) as lease:
         async with lasting():
             await eventually(lambda: lease.state is LeaseState.UNKNOWN)
             lease.ensure_held()
@@ -121,7 +129,6 @@ async def test_t_n_11_lease_outlives_a_refused_renewal(trouble: Trouble, setting
         assert lease.remaining() > 0.5
 
 
-@pytest.mark.thin
 @pytest.mark.parametrize(("trouble", "dress"), HURTING, ids=str, indirect=["dress"])
 async def test_t_n_11_lease_is_lost_at_its_own_deadline(trouble: Trouble, setting: Setting) -> None:
     _, client, lasting = setting
@@ -166,11 +173,11 @@ async def test_t_n_11_oom_refuses_newcomers_only(
     """T-S-8 has the rest: what holds goes on renewing and can let go."""
     server = await own_server()
     client = dress(connect(server))
-    async with Lock(client, "a", ttl=0.3) as lease:
+    async with Lock(client, "a", ttl=1.5) as lease:
         await client.config_set("maxmemory", 1)
         assert "out of memory" in str(await rejected(Lock(client, "b").acquire()))
         assert await Lock(client, "a").try_acquire() is None
-        await asyncio.sleep(0.5)
+        await renewed(lease)
         assert lease.state is LeaseState.HELD
     assert lease.state is LeaseState.RELEASED
     await client.config_set("maxmemory", 0)
@@ -226,7 +233,7 @@ async def test_t_n_11_credentials_are_refused_at_once(
     admin = connect(server, password="right")
     await admin.acl_setuser("off", enabled=False, passwords=["+right"])
     client = dress(connect(server, protocol=protocol, **credentials))
-    lock = Lock(client, "a", ttl=0.3)
+    lock = Lock(client, "a", ttl=5)
     for ask in (lock.acquire, lock.try_acquire, lock.locked):
         with elapsed() as took:
             error = await rejected(ask())
@@ -254,7 +261,7 @@ async def test_t_n_11_credentials_that_change_while_it_is_held(
 ) -> None:
     server = await own_server(arguments=("--requirepass", "right"))
     client = dress(connect(server, password="right"))
-    async with Lock(client, "a", ttl=1.2) as lease:
+    async with Lock(client, "a", ttl=2.4) as lease:
         async with other_password(server):
             await eventually(lambda: lease.state is LeaseState.UNKNOWN)
             assert lease.remaining() > 0
@@ -275,4 +282,4 @@ async def test_t_n_11_wait_ends_when_the_credentials_are_refused(
             error = await rejected(waiting)
     await lease.release()
     assert "password is wrong" in str(error)
-    assert took.seconds < 0.6 + 0.3  # it listens that often
+    assert took.seconds < 0.6 + SLACK  # it listens that often

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
+from redis.exceptions import ResponseError
 from valkey.asyncio import Valkey
 
 from aiolocks import (
@@ -32,16 +33,18 @@ from aiolocks import (
     Tick,
 )
 from aiolocks.contrib.redis_py import Lock as RedisPyLock
+from aiolocks.lock import wakeups
 from aiolocks.testing import EmbeddedServer
 from aiolocks.transport import dialect
 from aiolocks.transport.hearing import Ear
-from tests.adversity.tools import PATIENT, in_within, warm
+from tests.adversity.tools import PATIENT, in_within, renewed, warm
 from tests.conftest import Connect, OwnServer, Surroundings, clustered
 from tests.support.clients import with_own_connections
 from tests.support.clusters import Cluster
 from tests.support.links import CLOSED, Request
 from tests.support.proxy import SILENT, Proxy
 from tests.support.servers import Server, ServerKind
+from tests.support.thinning import only
 from tests.support.waiting import eventually, sleeps
 
 NO = {
@@ -95,6 +98,7 @@ def said(caplog: pytest.LogCaptureFixture, word: str, *, level: int = logging.IN
     ]
 
 
+@pytest.mark.parametrize("resp2", only(NO, "unknown"), indirect=True)
 async def test_a_lock_is_held_waited_for_and_handed_over(
     resp2: Proxy, open_session: OpenSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,13 +106,12 @@ async def test_a_lock_is_held_waited_for_and_handed_over(
     one, other = open_session(resp2), open_session(resp2)
     began = time.monotonic()
     lease = await in_within(4, asyncio.create_task(Lock(one, "a", ttl=3).acquire()))
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 3
     waiting = asyncio.create_task(Lock(other, "a").acquire())
     await eventually(lambda: sleeps(other), within=5)
-    await asyncio.sleep(1.2)
-    lease.ensure_held()
+    await renewed(lease)
     await lease.release()
-    second = await in_within(1, waiting)
+    second = await in_within(5, waiting)
     assert second.fencing_token > lease.fencing_token
     await second.release()
     assert one.statistics().wakeups["tracking"] == 0
@@ -126,7 +129,7 @@ async def test_it_is_remembered_for_the_life_of_the_session_and_said_once(
         resp2.cut()
         began = time.monotonic()
         await warm(session)
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 2
     assert hellos(resp2) == asked
     assert len(said(caplog, "does not speak RESP3")) == 1
     (warning,) = said(caplog, "", level=logging.WARNING)
@@ -253,6 +256,7 @@ async def test_a_server_that_is_not_ready_is_asked_again(
     assert hellos(through) >= 3
 
 
+@pytest.mark.more  # as an outage
 async def test_a_server_that_hangs_for_more_than_a_second_is_asked_again(
     own_server: OwnServer, open_session: OpenSession
 ) -> None:
@@ -283,6 +287,7 @@ async def test_a_server_that_is_started_again_is_asked_again(
     assert await hears(session)
 
 
+@pytest.mark.more  # as an outage
 async def test_where_resp2_serves_no_better_resp3_is_asked_for_again(
     through: Proxy, open_session: OpenSession
 ) -> None:
@@ -375,11 +380,14 @@ async def waits_for_a_leader(one: Session, other: Session) -> None:
 
 
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("wait", [waits_for_a_lock, waits_for_a_latch, waits_for_a_leader])
+@pytest.mark.parametrize(
+    "wait", only([waits_for_a_lock, waits_for_a_latch, waits_for_a_leader], waits_for_a_leader)
+)
 async def test_a_change_before_the_second_connection_hears_is_not_missed(
     own_server: OwnServer, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch, wait: Any
 ) -> None:
-    """SUBSCRIBE takes 0.1 s: a change meanwhile was heard of at the next heartbeat, after 0.6 s or more."""
+    """SUBSCRIBE takes 0.1 s: a change meanwhile was heard of at the next heartbeat."""
+    monkeypatch.setattr(wakeups, "_LISTENS_EVERY", 1.9)
     server = await own_server(arguments=("--notify-keyspace-events", "Kgx$"))
     ask = Ear.ask
 
@@ -395,7 +403,7 @@ async def test_a_change_before_the_second_connection_hears_is_not_missed(
     await warm(other)
     began = time.monotonic()
     await asyncio.wait_for(wait(one, other), 5)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 1.7
 
 
 async def test_notifications_that_are_not_heard(
@@ -410,7 +418,46 @@ async def test_notifications_that_are_not_heard(
     await eventually(lambda: through.open_connections == 2)
 
 
-@pytest.mark.parametrize("how", [CLOSED, SILENT, b"-ERR unknown command 'SUBSCRIBE'\r\n"])
+HIDDEN = {b"new": "n", b"overwritten": "o", b"type_changed": "c"}
+"""The events whose flags `CONFIG GET` does not show beside `A`."""
+
+
+@pytest.mark.more  # as flags that stand there already
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_events_that_the_server_hides_stay_on(
+    own_server: OwnServer, open_session: OpenSession, protocol: int
+) -> None:
+    server = await own_server()
+    admin = server.client()
+    known = ""
+    for flag in HIDDEN.values():  # Redis 6.2 knows none of them, Valkey and Redis 7 only the first
+        with suppress(ResponseError):
+            await admin.config_set("notify-keyspace-events", f"AE{flag}")
+            known += flag
+
+    async def heard() -> set[str]:
+        async with admin.pubsub() as events:
+            await events.subscribe(*(b"__keyevent@0__:" + event for event in HIDDEN))
+            await asyncio.sleep(0.05)
+            for words in ("SET a 1", "SET a 2", "DEL a", "ZADD a 0 a", "SET a 1", "DEL a"):
+                await admin.execute_command(*words.split())
+            found = set()
+            while message := await events.get_message(timeout=0.5):
+                if message["type"] == "message":
+                    found.add(HIDDEN[message["channel"].rpartition(b":")[2]])
+        return found
+
+    for flags in {known, known[1:], ""}:
+        await admin.config_set("notify-keyspace-events", f"AE{flags}")
+        session = open_session(server, protocol=protocol, wakeup=KeyspaceWakeup(configure=True))
+        assert await hears(session)
+        assert "K" in (await admin.config_get("notify-keyspace-events"))["notify-keyspace-events"]
+        assert await heard() == set(flags)
+        await session.aclose()
+    await admin.aclose()
+
+
+@pytest.mark.parametrize("how", only([CLOSED, SILENT, b"-ERR unknown command 'SUBSCRIBE'\r\n"], CLOSED))
 async def test_a_proxy_without_subscriptions_is_left_to_the_poll(
     own_server: OwnServer, proxy: OpenProxy, open_session: OpenSession, how: bytes
 ) -> None:
@@ -435,6 +482,7 @@ async def test_protocol_2_never_asks(through: Proxy, open_session: OpenSession) 
         await Lock(open_session(through, protocol=2, wakeup="tracking"), "a").acquire()
 
 
+@pytest.mark.parametrize("resp2", only(NO, "noproto", "closed", "garbage"), indirect=True)
 async def test_protocol_3_insists(resp2: Proxy, open_session: OpenSession) -> None:
     session = open_session(resp2, protocol=3)
     for _ in range(2):
@@ -518,6 +566,7 @@ async def test_kinds(through: Proxy, open_session: OpenSession, way: str) -> Non
     await asyncio.wait((running,))
 
 
+@pytest.mark.more  # as one old server
 @WORDS_OR_NOT
 async def test_one_old_master_of_three(
     own_server: OwnServer, proxy: OpenProxy, connect: Connect, way: str

@@ -163,6 +163,7 @@ class Failover:
         )
 
 
+@pytest.mark.more  # as T-F-3 and T-F-6 of `test_sentinel.py`
 async def test_one_failover_with_writes_kept_and_lost(tmp_path: Path) -> None:
     history = History()
     async with Watched(tmp_path) as watched:
@@ -171,6 +172,7 @@ async def test_one_failover_with_writes_kept_and_lost(tmp_path: Path) -> None:
     assert history.refused == 1
 
 
+@pytest.mark.more  # as T-F-6 of a demoted master
 async def test_one_master_that_is_demoted(tmp_path: Path) -> None:
     history = History()
     async with Watched(tmp_path) as watched:

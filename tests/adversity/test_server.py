@@ -33,6 +33,7 @@ from tests.adversity.tools import (
     allowing_debug,
     elapsed,
     rejected,
+    renewed,
     repeating,
     warm,
     with_own_connections,
@@ -40,6 +41,7 @@ from tests.adversity.tools import (
 from tests.conftest import Connect, OwnServer
 from tests.support.proxy import Proxy
 from tests.support.servers import ServerKind
+from tests.support.thinning import only
 from tests.support.waiting import eventually, sleeps
 
 POLL = 0.064
@@ -62,7 +64,7 @@ async def until_lost(lease: Lease, *, cancelled: list[float] | None = None) -> N
 
 
 async def test_t_s_1_scripts_flushed_all_the_time(client: Redis, redis: Redis, keys: Keys) -> None:
-    """Three hundred cycles of everything that a lock can do, beside a loop of SCRIPT FLUSH."""
+    """A hundred cycles of everything that a lock can do, beside a loop of SCRIPT FLUSH."""
     flushes = 0
 
     async def flush() -> None:
@@ -72,7 +74,7 @@ async def test_t_s_1_scripts_flushed_all_the_time(client: Redis, redis: Redis, k
 
     async def cycles(number: int) -> None:
         lock = Lock(client, f"a{number}", ttl=5)
-        for _ in range(30):
+        for _ in range(10):
             lease = await lock.acquire()
             assert await lock.try_acquire() is None
             assert await lock.locked()
@@ -83,7 +85,7 @@ async def test_t_s_1_scripts_flushed_all_the_time(client: Redis, redis: Redis, k
 
     async with repeating(flush, every=0):
         await asyncio.gather(*map(cycles, range(10)))
-    assert flushes > 30
+    assert flushes > 10
     assert keys() == []
 
 
@@ -100,16 +102,18 @@ async def test_t_s_1_scripts_flushed_between_an_acquire_and_its_undo(
         acquiring.cancel()
         through.delay_replies = 0.0
         await asyncio.wait([acquiring])
-        await eventually(lambda: keys() == [], within=0.3)
+        if not acquiring.cancelled():  # this machine was busy for longer than the reply took
+            await acquiring.result().release()
+        await eventually(lambda: keys() == [])
 
 
 async def test_t_s_1_server_that_has_never_seen_the_scripts(own_server: OwnServer, connect: Connect) -> None:
     """As after a failover, in the middle of a hold."""
     server = await own_server(arguments=("--appendonly", "yes", "--appendfsync", "always"))
     client = connect(server)
-    async with Lock(client, "a", ttl=1.5) as lease:
+    async with Lock(client, "a", ttl=5) as lease:
         await server.restart()
-        await asyncio.sleep(0.6)
+        await renewed(lease)
         assert lease.state is LeaseState.HELD
         assert await lease.owned()
 
@@ -117,7 +121,7 @@ async def test_t_s_1_server_that_has_never_seen_the_scripts(own_server: OwnServe
 # -- pauses --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["ALL", "WRITE"])
+@pytest.mark.parametrize("what", only(["ALL", "WRITE"], "WRITE"))
 async def test_t_s_2_paused_by_an_administrator_for_longer_than_a_ttl(
     own_server: OwnServer, connect: Connect, what: str
 ) -> None:
@@ -125,8 +129,8 @@ async def test_t_s_2_paused_by_an_administrator_for_longer_than_a_ttl(
     loop = asyncio.get_running_loop()
     server = await own_server()
     client, elsewhere, admin = connect(server), connect(server), connect(server)
-    lease = await Lock(client, "a", ttl=0.4).acquire()
-    await admin.execute_command("CLIENT", "PAUSE", "700", what)
+    lease = await Lock(client, "a", ttl=1).acquire()
+    await admin.execute_command("CLIENT", "PAUSE", "1500", what)
     cancelled: list[float] = []
     holding = asyncio.create_task(until_lost(lease, cancelled=cancelled))
     with elapsed() as took:
@@ -135,7 +139,7 @@ async def test_t_s_2_paused_by_an_administrator_for_longer_than_a_ttl(
     with pytest.raises(LockLostError):
         await holding
     assert cancelled[0] < entered
-    assert took.seconds < 0.7 + POLL + SLACK
+    assert took.seconds < 1.5 + POLL + SLACK
     assert next_lease.fencing_token > lease.fencing_token
 
 
@@ -154,7 +158,7 @@ async def test_t_s_3_stopped_for_longer_than_a_ttl_with_a_renewal_in_its_socket(
             await until_lost(lease)
         await asyncio.sleep(0.2)
         server.resume()
-        other = await asyncio.wait_for(waiting, 1)
+        other = await asyncio.wait_for(waiting, 5)
         assert await other.owned()
         await other.release()
         assert len(witness.lost) == 1
@@ -209,7 +213,7 @@ async def test_t_s_5_emptied(
     """No event tells of it: the holder learns it from its next renewal, a waiter by looking."""
     server = await own_server()
     client, elsewhere = connect(server), connect(server)
-    lease = await Lock(client, "a", ttl=0.6).acquire()
+    lease = await Lock(client, "a", ttl=3).acquire()
     holding = asyncio.create_task(until_lost(lease))
     waiting = asyncio.create_task(Lock(elsewhere, "a", ttl=5).acquire())
     await eventually(lambda: sleeps(Session.of(elsewhere)))
@@ -227,9 +231,9 @@ async def test_t_s_5_emptied(
 async def test_t_s_5_reloaded(own_server: OwnServer, connect: Connect, server_kind: ServerKind) -> None:
     server = await own_server(arguments=allowing_debug(server_kind))
     client = connect(server)
-    async with Lock(client, "a", ttl=0.6) as lease:
+    async with Lock(client, "a", ttl=2) as lease:
         await connect(server).execute_command("DEBUG", "RELOAD")
-        await asyncio.sleep(0.5)
+        await renewed(lease)
         assert lease.state is LeaseState.HELD
 
 
@@ -246,18 +250,19 @@ ADMIN: dict[str, Callable[[Redis, str], Awaitable[Any]]] = {
 
 
 @pytest.mark.leaves_keys
+@pytest.mark.thin
 @pytest.mark.parametrize("action", ADMIN)
 @pytest.mark.parametrize("noticed", ["on renewal", "on release"])
 async def test_t_s_6_taken_away_by_an_administrator(
     client: Redis, redis: Redis, keys: Keys, action: str, noticed: str
 ) -> None:
-    lease = await Lock(client, "a", ttl=0.6 if noticed == "on renewal" else 30).acquire()
+    lease = await Lock(client, "a", ttl=1.5 if noticed == "on renewal" else 30).acquire()
     (key,) = keys()
     await ADMIN[action](redis, key)
     if noticed == "on renewal":
         with elapsed() as took, pytest.raises(LockLostError, match="no longer has it"):
             await until_lost(lease)
-        assert took.seconds < 0.2 + SLACK
+        assert took.seconds < 0.5 + SLACK
     with pytest.raises(LockNotOwnedError):
         await lease.release()
     # Keys that are not ours stay.
@@ -268,17 +273,17 @@ async def test_t_s_6_taken_away_by_an_administrator(
 
 async def test_t_s_6_persisted_by_an_administrator(client: Redis, redis: Redis, keys: Keys) -> None:
     """The next renewal gives it an end again."""
-    async with Lock(client, "a", ttl=0.6):
+    async with Lock(client, "a", ttl=1.5):
         (key,) = keys()
         await Lock(redis, "a").locked()  # connects
         await redis.persist(key)
         with pytest.raises(LockTimeoutError, match="held for"):
             await Lock(redis, "a").acquire(blocking_timeout=0.05)
-        await eventually(lambda: _expires(redis, key), within=0.2 + SLACK)
+        await eventually(lambda: _expires(redis, key), within=0.5 + SLACK)
 
 
 async def _expires(redis: Redis, key: str) -> bool:
-    return 0 < await redis.pttl(key) <= 600
+    return 0 < await redis.pttl(key) <= 1500
 
 
 @pytest.mark.leaves_keys
@@ -319,7 +324,7 @@ async def test_t_s_7_evicted(
     used = (await admin.info("memory"))["used_memory"]
     await admin.config_set("maxmemory", used + 1_000_000)
     client = connect(server)
-    lease = await Lock(client, "a", ttl=0.6).acquire()
+    lease = await Lock(client, "a", ttl=3).acquire()
     holding = asyncio.create_task(until_lost(lease))
 
     def warnings() -> list[logging.LogRecord]:
@@ -370,13 +375,13 @@ async def test_t_s_8_out_of_memory_a_holder_goes_on_and_lets_go(
         with_own_connections(client)
     witness = Witness()
     async with Session(client, listeners=[witness]) as session:
-        lease = await Lock(session, "a", ttl=0.3).acquire()
-        other = await Lock(session, "b", ttl=5).acquire()
+        lease = await Lock(session, "a", ttl=1.5).acquire()
+        other = await Lock(session, "b", ttl=20).acquire()
         await admin.config_set("maxmemory", 1)
         with pytest.raises(OutOfMemoryError):
             await admin.set("junk", "")
         await rejected(Lock(session, "c").acquire())
-        await eventually(lambda: len(witness.renewed) >= 10, within=3)
+        await eventually(lambda: len(witness.renewed) >= 3)
         await lease.extend(2)
         adopted = await Lock(session, "b").adopt(other.detach())
         assert adopted.fencing_token == other.fencing_token

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Session, SingleFlight
+from aiolocks.kinds.singleflight import PAUSE
 from tests.adversity.flights import Work, joined, running, within
 from tests.adversity.test_singleflight import PUBLISH
 from tests.adversity.test_singleflight_anew import VALUE, cached, made, old_value, renewed
 from tests.adversity.tools import AT_ONCE, begin
 from tests.conftest import Connect, OwnServer
 from tests.support.proxy import Proxy
+from tests.support.servers import Server
 from tests.support.skew import SkewedServer
 from tests.support.waiting import eventually
 
@@ -90,10 +93,10 @@ async def test_keep_counts_from_when_the_value_was_made(
 ) -> None:
     work = Work("old")
     client = connect(through)
-    call = begin(SingleFlight(client, ttl=10, keep=1).do("k", work))
+    call = begin(SingleFlight(client, ttl=10, keep=0.3).do("k", work))
     await running(work, Session.of(client))
     await until_published(through, work)
-    await asyncio.sleep(1.2)
+    await asyncio.sleep(0.4)
     through.blackhole = False
     through.cut()
     assert await within(10, call) == ["old"]
@@ -141,6 +144,7 @@ async def test_who_comes_while_the_value_is_published_and_kept_gets_it(
 # -- a value that cannot be replaced -------------------------------------------------------------------------
 
 
+@pytest.mark.more  # as a function that fails there
 async def test_where_the_server_refuses_a_new_value_there_is_a_pause_and_one_line(
     own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,12 +153,15 @@ async def test_where_the_server_refuses_a_new_value_there_is_a_pause_and_one_lin
         flight, work = cached(session), made("new")
         await old_value(flight, redis)
         await redis.config_set("maxmemory", 1)
+        began = time.monotonic()
         with caplog.at_level(logging.DEBUG, "aiolocks.session"):
             for _ in range(100):
                 assert await flight.do("k", work) == "old"
                 await asyncio.sleep(0.004)
+        tries = 1 + (time.monotonic() - began) // PAUSE
         await redis.config_set("maxmemory", 0)
-        [record] = [one for one in caplog.records if "singleflight '" in one.getMessage()]
+        record, *more = [one for one in caplog.records if "singleflight '" in one.getMessage()]
+        assert len(more) < tries
         assert "the old one stays until its end" in record.getMessage()
         assert record.exc_info is None
         assert record.levelno == logging.DEBUG  # the session has told that its server refuses
@@ -165,6 +172,7 @@ async def test_where_the_server_refuses_a_new_value_there_is_a_pause_and_one_lin
         await renewed(flight, "new")
 
 
+@pytest.mark.more  # as one pause
 async def test_an_outage_of_several_pauses_is_told_once_although_old_values_are_read_between(
     own_server: OwnServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,16 +211,53 @@ async def test_a_function_that_fails_on_a_server_that_cannot_note_it_is_called_o
 ) -> None:
     """The pause on the server is known only where the end of the run arrives there."""
     client, work = connect(through), Work(ValueError("no such city"))
-    flight = SingleFlight(client, ttl=0.5, keep=60, stale=60)
+    flight = SingleFlight(client, ttl=1.5, keep=60, stale=60)
     await old_value(flight, redis)
     assert await flight.do("k", work) == "old"
     await running(work, Session.of(client))
     through.blackhole = True
     work.end.set()
-    await asyncio.sleep(1)
+    await asyncio.sleep(2)  # longer than the ttl
     through.blackhole = False
     through.cut()
-    await eventually(lambda: Session.of(client).statistics().leases_held == 0, within=5)
+    await eventually(lambda: Session.of(client).statistics().leases_held == 0, within=10)
     for _ in range(20):
         await flight.do("k", work)
     assert work.begun <= 2
+
+
+# -- an answer that is long on its way -----------------------------------------------------------------------
+
+
+@pytest.mark.more  # as who comes later
+async def test_who_comes_while_an_old_answer_is_on_its_way_gets_a_new_value(
+    server: Server, through: Proxy, connect: Connect
+) -> None:
+    """The caller before it, in the same session, has waited for the run, and gets its value."""
+    async with Session(connect()) as here, Session(connect(through)) as there:
+        work, later = Work("old"), made("new")
+        call = begin(SingleFlight(here).do("k", work))
+        await running(work, here)
+        waiting = await joined(there, SingleFlight(there), "k", made("nobody needs it"))
+        through.delay_replies = 0.5
+        work.end.set()
+        assert await call == "old"
+        assert not waiting.done()
+        coming = begin(SingleFlight(there).do("k", later))
+        assert await within(10, waiting, coming) == ["old", "new"]
+        assert later.begun == 1
+
+
+async def test_who_waited_gets_it_however_long_its_last_question_takes(
+    session: Session, connect: Connect, through: Proxy
+) -> None:
+    work, nobody = Work("made"), Work("nobody needs it")
+    async with Session(connect(through)) as there:
+        call = begin(SingleFlight(session).do("k", work))
+        await running(work, session)
+        waiting = await joined(there, SingleFlight(there), "k", nobody)
+        through.delay = 0.5
+        work.end.set()
+        assert await within(10, call, waiting) == ["made", "made"]
+        through.delay = 0
+        assert nobody.begun == 0

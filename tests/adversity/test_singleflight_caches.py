@@ -202,16 +202,15 @@ async def test_a_cache_gives_its_value_though_the_server_is_gone(
     own = await own_server()
     async with Session(connect(own)) as session:
 
-        @SingleFlight(session, ttl=1)("k", keep=60)
+        @SingleFlight(session, ttl=2)("k", keep=60)
         async def number() -> int:
             own.kill()
             return 7
 
         began = asyncio.get_running_loop().time()
         assert await number() == 7
-        assert (
-            asyncio.get_running_loop().time() - began < 1.6
-        )  # not for a second lease, which nobody can give
+        # Not for a second lease, which nobody can give.
+        assert asyncio.get_running_loop().time() - began < 3.9
     assert [one for one in caplog.records if "'k'" in one.getMessage() and "published" in one.getMessage()]
 
 

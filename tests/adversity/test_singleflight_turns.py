@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from aiolocks import Backoff, LockLostError, Session, SingleFlight
 from tests.adversity.flights import TRACKING, Work, any_asleep, running, turned, turned_first, within
-from tests.adversity.tools import AT_ONCE, Keys, Start, asleep, begin
+from tests.adversity.tools import AT_ONCE, UNTOLD, Keys, Start, asleep, begin, elapsed, quiet
 from tests.conftest import Connect
 from tests.support.waiting import eventually
 
@@ -24,11 +24,14 @@ async def in_turn(start: Start, *, error: Exception | None = None) -> tuple[list
     end = asyncio.Event()
     calls = [begin(turned(SingleFlight(here), end, error))]
     await eventually(lambda: here.statistics().leases_held == 1)
+    await quiet(here)
     before = here.statistics().commands_sent
-    calls += [begin(turned(SingleFlight(here), end)) for _ in range(2)]
-    calls += [begin(turned(SingleFlight(there), end)) for _ in range(2)]
-    await eventually(lambda: asleep(there), within=5)
-    assert here.statistics().commands_sent == before
+    with elapsed() as took:
+        calls += [begin(turned(SingleFlight(here), end)) for _ in range(2)]
+        calls += [begin(turned(SingleFlight(there), end)) for _ in range(2)]
+        await eventually(lambda: asleep(there))
+    # None, or what it asks each 0.6 s that a task waits.
+    assert here.statistics().commands_sent - before <= 2 * took.seconds / UNTOLD
     return calls, end
 
 
@@ -130,7 +133,7 @@ async def test_who_leads_for_the_first_time_when_it_has_ended_elsewhere_is_the_f
     redis: Redis, session: Session, connect: Connect
 ) -> None:
     """It came later than that, and knows of it only from the one that has asked before it, and has left."""
-    async with Session(connect(), wakeup="poll", backoff=Backoff(initial=1, maximum=1, jitter=0)) as slow:
+    async with Session(connect(), wakeup="poll", backoff=Backoff(initial=3, maximum=3, jitter=0)) as slow:
         work, mine = Work("old"), Work("new")
         call = begin(turned_first(session, work))
         await running(work, session)

@@ -1,7 +1,7 @@
 """Faults and features, and how long each feature needs to go on: a table.
 
 ```console
-$ pytest tests/adversity/test_soak_faults.py -m soak -n0 --force-reruns 0 -s
+$ pytest tests/adversity/test_soak_faults.py -m soak -n0 -s
 ```
 
 In each row two processes have all features at work (`at_work`), and one fault strikes. A cell says after how

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -86,6 +87,7 @@ async def ask_afterwards(url: str) -> None:
         tell("asked", reason=reason, remaining=lease.remaining(), state=lease.state.name)
 
 
+@pytest.mark.more  # as a body after one
 @pytest.mark.leaves_keys
 async def test_a_lease_says_no_first_thing_after_a_suspension_past_its_deadline(
     server: Server, workers: Workers, machine: Machine
@@ -134,7 +136,8 @@ async def test_a_body_is_cancelled_before_its_next_line(
         worker.cont()
         lost = await worker.told("lost", within=5)
     assert [report["event"] for report in worker.told_so_far] == ["inside", "lost"]
-    assert "the machine was suspended for 60." in lost["reason"]
+    # Where a timer of the loop was due as well, that may look first.
+    assert re.search(r"was suspended for 60\.|loop did not run for [56]\d\.", lost["reason"])
     assert lost["came"]
     await worker.finish()
 
@@ -148,6 +151,7 @@ async def stay_inside(url: str) -> None:
         tell("renewed")
 
 
+@pytest.mark.more  # as a body after a suspension
 async def test_a_lease_that_has_time_left_is_renewed_at_once(
     server: Server, workers: Workers, machine: Machine
 ) -> None:

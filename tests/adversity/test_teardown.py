@@ -17,6 +17,7 @@ from tests.adversity.tools import warm
 from tests.conftest import OwnServer
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 Through = Callable[[Server], Awaitable[Proxy]]
@@ -60,7 +61,7 @@ async def run(
     try:
         if while_running is not None:
             await while_running(process)
-        out, err = await asyncio.wait_for(process.communicate(), 30)
+        out, err = await asyncio.wait_for(process.communicate(), 150)
     finally:
         if process.returncode is None:
             process.kill()
@@ -180,7 +181,7 @@ asyncio.run(main())
 
 
 @pytest.mark.leaves_keys  # of the lease that is never let go
-@pytest.mark.parametrize("loops", [1, 2])
+@pytest.mark.parametrize("loops", only([1, 2], 2))
 async def test_dev_mode_is_silent(server: Server, loops: int) -> None:
     script = SILENT + "asyncio.run(main())\n" * (loops - 1)
     status, out, err = await run(script, server.url, "-X", "dev")
@@ -222,6 +223,7 @@ async def test_one_client_over_two_loops(server: Server) -> None:
     assert (status, err) == (0, "")
 
 
+@pytest.mark.more  # as a client that is closed, `test_closed_clients.py`
 async def test_a_collected_client_takes_its_connection_along(server: Server) -> None:
     status, _, err = await run(
         """
@@ -292,15 +294,15 @@ async def test_a_session_whose_closing_was_given_up_leaves_no_connection(
     assert (status, out, err) == (0, "gave up\nSessionClosedError\n", "")
 
 
-@pytest.mark.parametrize("form", ["acquire", "try_acquire"])
+@pytest.mark.parametrize("call", ["acquire", "try_acquire"])
 async def test_a_grant_that_comes_with_the_end_of_its_session_is_given_back(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch, form: str
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """The session ends between the server's answer and the next turn of the task that waits for it."""
     session = Session(redis)
     async with Lock(session, "connected"):
         pass
-    kind: Any = FirstAsk if form == "acquire" else Attempt
+    kind: Any = FirstAsk if call == "acquire" else Attempt
     engine, answered = session._engine, kind._answered
 
     def answered_at_the_end(acquisition: Any, answer: Any) -> None:
@@ -309,7 +311,7 @@ async def test_a_grant_that_comes_with_the_end_of_its_session_is_given_back(
 
     monkeypatch.setattr(kind, "_answered", answered_at_the_end)
     with pytest.raises(SessionClosedError):
-        await getattr(Lock(session, "a"), form)()
+        await getattr(Lock(session, "a"), call)()
     await session.aclose()
 
     async def is_free() -> bool:

@@ -182,7 +182,7 @@ async def test_the_guard_is_one_thread() -> None:
         from tests.adversity.test_threads import in_threads
 
         sys.setswitchinterval(1e-6)
-        guards = [_Guard() for _ in range(200)]
+        guards = [_Guard() for _ in range(60)]
         together = threading.Barrier(8)
 
         def look(_):
@@ -192,7 +192,7 @@ async def test_the_guard_is_one_thread() -> None:
 
         in_threads(look)
         number = [thread.name for thread in threading.enumerate()].count("aiolocks-guard")
-        assert number == 200, number
+        assert number == 60, number
         """
     status, _, err = await run(textwrap.dedent(script), URL)
     assert (status, err) == (0, "")

@@ -35,6 +35,7 @@ from tests.support.cancel import sweep
 from tests.support.processes import Worker, Workers, tell
 from tests.support.proxy import Proxy, Request
 from tests.support.servers import Server
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,7 @@ async def update_in_bulk(url: str, updates: int, spread: float, seconds: float) 
     tell("done")
 
 
+@pytest.mark.more  # as T-P-11, with deaths
 @pytest.mark.leaves_keys("aiolocks:uniquejob.over:*", "bulk:*")
 async def test_of_a_thousand_updates_the_last_is_processed_in_less_than_half_as_many_runs(
     server: Server, workers: Workers, redis: Redis
@@ -230,9 +232,9 @@ class Crew:
 
 @pytest.mark.timeout(90)
 @pytest.mark.leaves_keys
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize(("seed", "number"), [(1, 150), pytest.param(1, 400, marks=pytest.mark.more)])
 async def test_t_p_11_with_runners_and_waiters_killed_the_last_update_is_processed(
-    server: Server, workers: Workers, redis: Redis, seed: int
+    server: Server, workers: Workers, redis: Redis, seed: int, number: int
 ) -> None:
     chance, crew = random.Random(seed), Crew(workers, server, redis)
     await crew.hire(5)
@@ -240,7 +242,7 @@ async def test_t_p_11_with_runners_and_waiters_killed_the_last_update_is_process
 
     async def produce() -> None:
         nonlocal updates
-        while updates < 400 or sum(killed.values()) < 3:
+        while updates < number or sum(killed.values()) < 3:
             updates = await redis.incr("bulk:value")
             await redis.lpush("bulk:jobs", updates)
             await asyncio.sleep(0.002)
@@ -283,6 +285,7 @@ async def wait_to_run(url: str) -> None:
             await asyncio.sleep(60)
 
 
+@pytest.mark.more  # as T-P-11 with runners and waiters killed
 @pytest.mark.leaves_keys
 async def test_t_p_11_the_place_of_a_waiter_that_was_killed_is_free_after_two_seconds(
     server: Server, workers: Workers, session: Session, by_hand: ByHand
@@ -467,7 +470,7 @@ async def outlive(process: Worker, session: Session, mode: Mode) -> None:
     newer = await job.enqueue(mode, on_conflict="skip")
     assert (newer is None) is keeps
     async with await asyncio.wait_for(job.perform(ticket), 3 * TTL + SOON):
-        assert process._process.returncode == -9  # as long as it lives, it never runs beside itself
+        assert process.returncode == -9  # as long as it lives, it never runs beside itself
         assert await job.enqueue(mode, on_conflict="skip") is None
     with pytest.raises(DuplicateJobError):
         await job.perform(ticket)
@@ -511,6 +514,7 @@ async def test_whoever_waits_for_a_run_that_raises_runs_it(
     assert await there.try_perform(ticket) is None
 
 
+@pytest.mark.more  # as T-P-11
 async def test_what_keeps_its_key_keeps_it_for_as_long_as_it_runs(session: Session) -> None:
     """Pitfall 51: neither the lease of the run nor the ticket's ttl has to be as long as the job."""
 
@@ -677,6 +681,32 @@ async def test_an_enqueue_without_an_answer_leaves_the_key_as_it_was(
     if older is not None:
         async with producer.perform(older):
             pass
+
+
+@pytest.mark.parametrize(("many", "ttl"), only([(1, 0.05), (30, 0.05), (30, 3600.0)], (30, 0.05)))
+async def test_however_many_enqueues_come_to_nothing_the_ticket_before_them_has_the_key(
+    through: Proxy, connect: Connect, redis: Redis, many: int, ttl: float
+) -> None:
+    """Also where the time of each with the key was over before it was taken back."""
+    producer = UniqueJob(connect(), KEY)
+    older = await producer.enqueue("until_executed")
+    owner = await redis.get(place(".owner"))
+    async with Session(connect(through), command_timeout=0.5) as session:
+        job = UniqueJob(session, KEY)
+        await connected(job)
+        through.drop_replies = True
+        replacing = [job.enqueue("until_executed", ttl=ttl, on_conflict="replace") for _ in range(many)]
+        answers = await asyncio.gather(*replacing, return_exceptions=True)
+        assert all(isinstance(answer, BackendError) for answer in answers), answers
+        through.drop_replies = False
+        through.cut()
+
+        async def as_before() -> bool:
+            return await redis.get(place(".owner")) == owner
+
+        await eventually(as_before, within=SOON)
+    async with producer.perform(older):
+        pass
 
 
 async def test_an_enqueue_that_came_to_nothing_leaves_the_key_to_one_that_was_done_and_has_not_expired(

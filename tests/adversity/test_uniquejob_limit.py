@@ -67,6 +67,7 @@ async def work(url: str, way: str, times: int, history: str, seed: int, *, repla
         tell("done")
 
 
+@pytest.mark.more  # as a semaphore
 @pytest.mark.leaves_keys
 @pytest.mark.timeout(90)
 async def test_never_more_than_the_limit_run_and_no_ticket_beside_itself_while_processes_die(

@@ -37,6 +37,7 @@ from tests.conftest import OwnServer, Surroundings
 from tests.support.clients import own_class, with_own_connections
 from tests.support.clusters import Cluster
 from tests.support.servers import Server
+from tests.support.thinning import only
 
 MAKERS: dict[str, Callable[[EmbeddedServer], Any]] = {
     "bare": lambda server: Valkey(host="127.0.0.1", port=server.port),
@@ -64,6 +65,7 @@ def use(surroundings: Surroundings) -> Callable[[Any], Any]:
     return use
 
 
+@pytest.mark.more  # as those of redis-py, with the transport of valkey-py
 async def test_clients_of_any_sort(own_server: OwnServer, use: Any) -> None:
     server = await own_server(port=0)
     await asyncio.gather(*(live(use(make(server)), name) for name, make in MAKERS.items()))
@@ -133,7 +135,7 @@ async def test_several_masters(use: Any, own_server: OwnServer) -> None:
             assert await lease.owned()
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["driven", "own connections"])
+@pytest.mark.parametrize("own", only([False, True], False), ids=["driven", "own connections"])
 async def test_the_cause_is_an_error_of_valkey_py(use: Any, own_server: OwnServer, own: bool) -> None:
     server = await own_server(port=0, arguments=("--requirepass", "right"))
 

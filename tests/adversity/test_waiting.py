@@ -48,6 +48,7 @@ from tests.support.history import Hold, Wait, exclusion, fencing, handover
 from tests.support.processes import Worker, Workers, tell
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
+from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 OpenProxy = Callable[[Server], Awaitable[Proxy]]
@@ -381,7 +382,6 @@ async def test_i4_at_random(start: Start, through: Proxy) -> None:
     holds: list[Hold] = []
     waits: list[Wait] = []
     now = time.monotonic
-    end = now() + 2.0
 
     async def acquire(session: Session) -> Lease | None:
         lock = Lock(session, "a")
@@ -396,7 +396,7 @@ async def test_i4_at_random(start: Start, through: Proxy) -> None:
         return await lock.acquire()
 
     async def one(who: str, session: Session) -> None:
-        while now() < end:
+        while len(holds) < 300:
             invoked = now()
             try:
                 lease = await acquire(session)
@@ -423,11 +423,10 @@ async def test_i4_at_random(start: Start, through: Proxy) -> None:
                 )
             await asyncio.sleep(chance.choice([0, 0, 0.002]))
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(45), asyncio.TaskGroup() as group:
         for number, session in enumerate(sessions):
             for task in range(3):
                 group.create_task(one(f"{number}.{task}", session))
-    assert len(holds) > 200
     assert exclusion(holds) == []
     assert fencing(holds) == []
     assert handover(holds, waits, bound=AT_ONCE) == []
@@ -440,7 +439,7 @@ async def wait_for_it(url: str, name: str, way: str) -> None:
     """In a process of its own: wait, and never get anywhere."""
     async with Redis.from_url(url) as redis, Session(redis, wakeup=wakeup(way)) as session:
         waiting = asyncio.create_task(Lock(session, name).acquire())  # type: ignore[arg-type]
-        await eventually(lambda: asleep(session), within=10)
+        await eventually(lambda: asleep(session), within=20)
         tell("asleep")
         await waiting
 
@@ -448,10 +447,9 @@ async def wait_for_it(url: str, name: str, way: str) -> None:
 DEATHS: dict[str, Callable[[Worker], None]] = {"killed": Worker.kill, "stopped": Worker.stop}
 
 
-@pytest.mark.thin
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("death", DEATHS)
-@pytest.mark.parametrize("dead", [1, 3])
+@pytest.mark.parametrize("dead", only([1, 3], 3))
 async def test_t_p_1_dead_processes_before_us(
     server: Server, workers: Workers, start: Start, by_hand: ByHand, way: str, death: str, dead: int
 ) -> None:
@@ -487,10 +485,9 @@ async def test_t_p_1_head_behind_a_black_hole(
     await (await in_within(2.0 + AT_ONCE, gone)).release()
 
 
-@pytest.mark.thin
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("hangs", [True, False], ids=["just dead", "long dead"])
-@pytest.mark.parametrize("dead", [1, 10, 1000])
+@pytest.mark.parametrize("dead", only([1, 10, 1000], 1000))
 async def test_t_p_1_many_dead_heads_cost_no_more_than_one(
     start: Start, by_hand: ByHand, dead: int, hangs: bool
 ) -> None:
@@ -544,10 +541,10 @@ async def test_t_n_8_a_thousand_waiters_on_a_default_client(connect: Connect, by
 
     async with counting_connections(by_hand, connections):
         waiting = [asyncio.create_task(one()) for _ in range(1000)]
-        await eventually(lambda: asleep(Session.of(client)), within=10)
+        await eventually(lambda: asleep(Session.of(client)), within=20)
         assert Session.of(client).statistics().waiters == 1000
         by_hand.release("a")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             await asyncio.gather(*waiting)
     assert had == 1000
     assert max(connections) - before <= 3
@@ -563,10 +560,10 @@ async def test_t_w_7_a_thousand_waiters_try_once_a_release(start: Start, by_hand
             pass
 
     waiting = [asyncio.create_task(one()) for _ in range(1000)]
-    await eventually(lambda: asleep(session), within=10)
+    await eventually(lambda: asleep(session), within=20)
     before = session.statistics()
     by_hand.release("a")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         await asyncio.gather(*waiting)
     after = session.statistics()
     assert after.acquisitions - before.acquisitions == 1000

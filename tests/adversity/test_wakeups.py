@@ -36,6 +36,7 @@ from tests.conftest import Connect, OwnServer
 from tests.support.links import Link
 from tests.support.proxy import Proxy
 from tests.support.servers import Server, ServerKind
+from tests.support.thinning import only
 from tests.support.waiting import eventually, sleeps
 
 NOTIFICATIONS = "notify-keyspace-events"
@@ -182,6 +183,7 @@ async def restricted(admin: Redis, *denied: str) -> dict[str, str]:
     return {"username": "locks", "password": "secret"}
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("denied", [(), ("client",), ("config",), ("client", "config"), ("subscribe",)])
 @pytest.mark.parametrize("flags", ["", "KA"])
 async def test_t_w_1_auto_takes_what_there_is_and_says_so_once(
@@ -316,6 +318,7 @@ def number_of(by_hand: ByHand, name: str) -> int:
     return found
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("kill", KILLS)
 @pytest.mark.parametrize(
     ("backoff", "within"), [(Backoff(), UNTOLD), (PATIENT, HEARTBEAT)], ids=["default", "patient"]
@@ -341,7 +344,7 @@ async def test_t_w_2_killed_connection(
 
 async def test_t_w_2_killed_again_and_again(by_hand: ByHand, start: Start, way: str) -> None:
     session = start(wakeup=wakeup(way), backoff=Backoff(), client_name="waiter")
-    for _ in range(8):
+    for _ in range(3):
         by_hand.acquire("a")
         waiting = await wait_asleep(session)
         KILLS["its id"](by_hand, number_of(by_hand, "waiter"))
@@ -698,7 +701,21 @@ DEEDS: dict[str, Callable[[ByHand], object]] = {
 @pytest.mark.thin
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("first", [True, False], ids=["before", "right before"])
-@pytest.mark.parametrize("deed", DEEDS)
+@pytest.mark.parametrize(
+    "deed",
+    only(
+        DEEDS,
+        *(
+            "FLUSHALL",
+            "SWAPDB",
+            "DEBUG RELOAD",
+            "RENAME of the bell",
+            "DEL of the bell",
+            "PERSIST of the bell",
+        ),
+        *("SET of the bell", "DEL of bell and queue", "DEL of the lock", "SCRIPT FLUSH"),
+    ),
+)
 async def test_t_s_5_whatever_is_done_to_the_keys_the_poll_finds_it_free(
     own_server: OwnServer,
     server_kind: ServerKind,

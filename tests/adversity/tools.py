@@ -16,7 +16,8 @@ from redis.asyncio import ConnectionPool, Redis
 
 from aiolocks import BackendError, Backoff, KeyspaceWakeup, Lease, Lock, Semaphore, Session
 from aiolocks.lock.waiter import Stage
-from aiolocks.transport import WAITING, Command, LockSteps, Refused
+from aiolocks.transport import WAITING, LockSteps, Refused
+from aiolocks.transport.request import Request as Asked
 from aiolocks.transport.request import lua_sections
 from tests.conftest import PREFIX, blocking
 from tests.support.clients import with_own_connections
@@ -27,7 +28,7 @@ from tests.support.waiting import eventually
 
 Keys = Callable[..., list[str]]
 
-SLACK = 0.4
+SLACK = 2.4
 """Seconds that a busy machine may add to what the clock bounds."""
 
 _TOKEN = re.compile(r"(?<![0-9a-f])(?![0-9a-f]{40}(?![0-9a-f]))[0-9a-f]{32,}")
@@ -301,6 +302,31 @@ async def hold_once(lock: Lock, holds: list[Hold], who: str, *, seconds: float =
     )
 
 
+async def renewed(*leases: Lease) -> None:
+    """Wait until each of them is renewed: it lasts longer than it would from now on."""
+    now = asyncio.get_running_loop().time
+    before = [now() + lease.remaining() for lease in leases]
+
+    def all_of_them() -> bool:
+        return all(
+            now() + lease.remaining() > deadline + 0.05
+            for lease, deadline in zip(leases, before, strict=True)
+        )
+
+    await eventually(all_of_them)
+
+
+async def quiet(session: Session) -> None:
+    """Wait until the session has sent nothing for a moment: what it does by itself is done."""
+
+    async def sends_nothing() -> bool:
+        before = session.statistics().commands_sent
+        await asyncio.sleep(0.1)
+        return session.statistics().commands_sent == before
+
+    await eventually(sends_nothing)
+
+
 async def rejected(awaitable: Any) -> BackendError:
     """The BackendError that it ends with."""
     with pytest.raises(BackendError) as caught:
@@ -322,8 +348,8 @@ UNTOLD = 0.6
 PATIENT = Backoff(initial=5, maximum=5, jitter=0)
 """A waiter that misses a wakeup sleeps for seconds: only bells are quick."""
 
-AT_ONCE = 0.5
-"""Seconds: far less than the sleep of a patient waiter, or than a bell lasts without its heartbeat."""
+AT_ONCE = 1.5
+"""Seconds: less than the sleep of a patient waiter, or than a bell lasts without its heartbeat."""
 
 WAYS = ("tracking", "keyspace")
 """How a server tells of bells."""
@@ -456,7 +482,7 @@ class ByHand:
     def _commands(self, name: str, session: str = "") -> LockSteps:
         return LockSteps(self._prefix, name, retention_ms=600_000, session=session)
 
-    def _do(self, command: Command[Any]) -> Any:
+    def _do(self, command: Asked[Any]) -> Any:
         return command.parse(self.redis.execute_command(*command.words(as_eval=True)))
 
     def close(self) -> None:

@@ -9,15 +9,17 @@ import secrets
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
-from tests.support.processes import ROOT
+from aiolocks.cli import main
+from tests.cli.streams import main_on_a_terminal
+from tests.support.processes import ROOT, Program
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
@@ -41,10 +43,11 @@ class Ended:
 class Invocation:
     """One command that runs."""
 
-    def __init__(self, process: Process, mark: str) -> None:
+    def __init__(self, process: Process | Program, mark: str) -> None:
         self._process = process
         self._mark = mark
         self.out = ""
+        self.err = ""
 
     @property
     def pid(self) -> int:
@@ -58,6 +61,15 @@ class Invocation:
                 read = await self._process.stdout.read(65536)
                 assert read, f"it ended with {self.out!r} and never said {text!r}"
                 self.out += read.decode(errors="replace")
+
+    async def warns(self, text: str, *, within: float = 30) -> None:
+        """Wait until it has said this on stderr."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(within):
+            while text not in self.err:
+                read = await self._process.stderr.read(65536)
+                assert read, f"it ended with {self.err!r} and never said {text!r}"
+                self.err += read.decode(errors="replace")
 
     async def type(self, keys: str) -> None:
         assert self._process.stdin is not None
@@ -74,9 +86,10 @@ class Invocation:
         async with asyncio.timeout(within):
             out, err = await self._process.communicate()
         self.out += out.decode(errors="replace")
+        self.err += err.decode(errors="replace")
         status = self._process.returncode
         assert status is not None
-        return Ended(status, self.out, err.decode(errors="replace"))
+        return Ended(status, self.out, self.err)
 
     def blocked(self) -> set[int]:
         """The signals that it blocks."""
@@ -87,13 +100,23 @@ class Invocation:
         return {number for number in signal.valid_signals() if int(mask, 16) >> (number - 1) & 1}
 
     def processes(self) -> list[int]:
-        """It and all that it has started, as far as it lives: found by what is in the environment."""
+        """It and all that it has started, as far as it lives: found by what is in the environment.
+
+        That of a fork is the environment of what it is a fork of: of forks, its children are found.
+        """
         found: list[int] = []
+        if isinstance(self._process, Program) and self._process.returncode is None:
+            with suppress(OSError):
+                stat = Path(f"/proc/{self.pid}/stat").read_text()
+                if stat.rpartition(")")[2].split()[0] != "Z":
+                    found.append(self.pid)
+                children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+                found += map(int, children.split())
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if self._mark.encode() in (process / "environ").read_bytes():
                     found.append(int(process.name))
-        return found
+        return list(dict.fromkeys(found))
 
     async def close(self) -> None:
         if self._process.returncode is None:
@@ -104,17 +127,55 @@ class Invocation:
         await self._process.communicate()
 
 
-class Aiolocks(Protocol):
-    """The `aiolocks` fixture: starts the command with these arguments."""
+class Aiolocks:
+    """The `aiolocks` fixture: starts the command, on the server of the test unless a URL is given."""
+
+    def __init__(self, server: Server) -> None:
+        self._url = server.url
+        self._started: list[Invocation] = []
+
+    def environment(self, url: str | None = None) -> dict[str, str]:
+        """What it finds there."""
+        return {"AIOLOCKS_REDIS_URL": url or self._url, "TERM": "xterm"}
 
     async def __call__(
         self,
         *arguments: str,
-        url: str | None = ...,
-        terminal: bool = ...,
-        program: tuple[str, ...] = ...,
+        url: str | None = None,
+        terminal: bool = False,
+        function: Callable[[], None] = main,
+        program: tuple[str, ...] = AIOLOCKS,
+        environment: dict[str, str] | None = None,
         **more: Any,
-    ) -> Invocation: ...
+    ) -> Invocation:
+        """Start it: as a fork that calls `function`, or in an interpreter of its own where it has to be."""
+        mark = secrets.token_hex(8)
+        env = os.environ | self.environment(url) | {"TEST_MARK": mark} | (environment or {})
+        process: Process | Program
+        if terminal:
+            function = main_on_a_terminal  # which minds PYTHONIOENCODING
+        if program is AIOLOCKS and not (
+            more or (not terminal and any(name.startswith("PYTHON") for name in environment or ()))
+        ):
+            process = await Program.start(function, *arguments, environment=env)
+        else:
+            command = [*(TERMINAL if terminal else ()), *program, *arguments]
+            process = await asyncio.create_subprocess_exec(
+                *command, cwd=ROOT, env=env, stdin=PIPE, stdout=PIPE, stderr=PIPE, **more
+            )
+        self._started.append(Invocation(process, mark))
+        return self._started[-1]
+
+    async def close(self) -> None:
+        for invocation in self._started:
+            await invocation.close()
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what makes the tables of a command look otherwise."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)
@@ -133,32 +194,11 @@ def signals_at_default() -> Iterator[None]:
 
 
 @pytest.fixture
-async def aiolocks(server: Server, tmp_path: Path) -> AsyncIterator[Aiolocks]:
+async def aiolocks(server: Server) -> AsyncIterator[Aiolocks]:
     """Starts the command, on `server` unless a URL is given: `await aiolocks("run", "x", "--", "true")`."""
-    started: list[Invocation] = []
-
-    async def start(
-        *arguments: str,
-        url: str | None = None,
-        terminal: bool = False,
-        program: tuple[str, ...] = AIOLOCKS,
-        environment: dict[str, str] | None = None,
-        **more: Any,
-    ) -> Invocation:
-        mark = secrets.token_hex(8)
-        env = os.environ | {"AIOLOCKS_REDIS_URL": url or server.url, "TEST_MARK": mark, "TERM": "xterm"}
-        for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
-            env.pop(name, None)
-        command = [*(TERMINAL if terminal else ()), *program, *arguments]
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=ROOT, env=env | (environment or {}), stdin=PIPE, stdout=PIPE, stderr=PIPE, **more
-        )
-        started.append(Invocation(process, mark))
-        return started[-1]
-
-    yield start
-    for invocation in started:
-        await invocation.close()
+    aiolocks = Aiolocks(server)
+    yield aiolocks
+    await aiolocks.close()
 
 
 async def gone(invocation: Invocation) -> None:

@@ -1,35 +1,65 @@
-"""Several command lines in one process, one after the other: most of what each takes is Python's start."""
+"""Several command lines, one after the other, in this process where they take no signals."""
 
 from __future__ import annotations
 
-import json
-import re
+import asyncio
+import io
+import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
+from unittest.mock import patch
 
+from aiolocks.cli import main
 from tests.cli.conftest import Aiolocks, Ended
 
-_PROGRAM = """
-import json, sys
-from aiolocks.cli import main
-for words in json.loads(sys.argv[1]):
-    sys.argv[1:] = words
-    status = 0
-    try:
-        main()
-    except SystemExit as end:
-        status = end.code or 0
-    print(f"\\0{status}\\0", end="", flush=True)
-    print("\\0", end="", file=sys.stderr, flush=True)
-"""
+_OWN_PROCESS = {"run", "top", "ui"}
+"""Commands that handle signals, which only the main thread of a process can."""
 
 
-async def several(aiolocks: Aiolocks, *commands: tuple[str, ...], **kwargs: Any) -> list[Ended]:
+def called(words: tuple[str, ...], environment: dict[str, str]) -> Ended:
+    """How `main` ends in this process, in a pipe; `python -m aiolocks` calls nothing else."""
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    out = io.TextIOWrapper(io.BytesIO(), encoding)
+    err = io.TextIOWrapper(io.BytesIO(), encoding, "backslashreplace")
+    status: Any = 0
+    with (
+        patch.dict(os.environ, environment),
+        patch.object(sys, "argv", ["aiolocks", *words]),
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        out.flush()
+        err.flush()
+    said = (stream.buffer.getvalue().decode(encoding) for stream in (out, err))
+    return Ended(status, *said)
+
+
+async def several(
+    aiolocks: Aiolocks,
+    *commands: tuple[str, ...],
+    url: str | None = None,
+    environment: dict[str, str] | None = None,
+    terminal: bool = False,
+) -> list[Ended]:
     """How each of them ended."""
-    program = (sys.executable, "-c", _PROGRAM)
-    ended = await (await aiolocks(json.dumps(commands), program=program, **kwargs)).end(within=60)
-    assert ended.status == 0, ended.err
-    outs = re.findall("(.*?)\0(\\d+)\0", ended.out, re.DOTALL)
-    errs = ended.err.split("\0")[:-1] or [""] * len(outs)  # on a terminal there is but one stream
-    assert len(outs) == len(errs) == len(commands), ended
-    return [Ended(int(status), out, err) for (out, status), err in zip(outs, errs, strict=True)]
+    given = {**aiolocks.environment(url), **(environment or {})}
+    ends = []
+    for words in commands:
+        if terminal or words[0] in _OWN_PROCESS:
+            started = await aiolocks(*words, url=url, environment=environment, terminal=terminal)
+            ends.append(await started.end(within=60))
+        else:
+            ends.append(await asyncio.to_thread(called, words, given))
+    return ends
+
+
+async def alone(aiolocks: Aiolocks, *words: str, **kwargs: Any) -> Ended:
+    """How one command line ended."""
+    (ended,) = await several(aiolocks, words, **kwargs)
+    return ended

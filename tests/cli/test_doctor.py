@@ -227,6 +227,13 @@ async def test_a_proxy_without_resp3_and_what_that_costs(
     assert "each process that waits sends 31 requests a second for each name" in findings["resp3"].says
     assert "notify-keyspace-events Kgx" in findings["trial"].fix
 
+
+async def test_a_proxy_without_resp3_where_notifications_are_on(
+    own_server: OwnServer, proxy: Callable[[Server], Awaitable[Proxy]]
+) -> None:
+    server = await own_server()
+    through = await proxy(server)
+    through.hello = CLOSED
     async with server.client() as admin:
         await admin.config_set("notify-keyspace-events", "Kgx")
     findings = await found(server, url=through.url)
@@ -316,7 +323,7 @@ async def test_a_user_who_may_do_all_that_is_documented_for_a_lock_is_fit_for_lo
         ("client|tracking", "tracking", "client|tracking", f"{GRANT} +client|tracking", {"trial"}),
         ("client|caching", "tracking", "client|caching", f"{GRANT} +client|caching", {"trial"}),
         ("client|kill", "reconnecting", "client|kill: denied", f"{GRANT} +client|kill", set()),
-        ("info", "info", "the user may not ask with INFO", f"{GRANT} +info", set()),
+        ("info", "info", "INFO is denied to this user", f"{GRANT} +info", set()),
     ],
 )
 async def test_a_spoilt_user(
@@ -363,6 +370,23 @@ async def test_a_prefix_that_begins_with_another_one_and_a_colon(own_server: Own
         assert finding.fix
 
 
+@pytest.mark.leaves_keys("shop*")
+async def test_a_name_that_stands_in_two_forms(own_server: OwnServer) -> None:
+    server = await own_server()
+    async with server.client() as redis, Session(redis, prefix="shop") as session:
+        async with Lock(session, "account:ann@shop.example"):
+            assert "names" not in await found(server, prefix="shop")
+        async with Lock(session, "account:{payer}").of(payer="ann@shop.example"):
+            pass
+    finding = (await found(server, prefix="shop"))["names"]  # both were used lately
+    assert finding.level is Level.WARNING
+    assert finding.says == (
+        "lock 'account:ann@shop.example' and 'account:ann%40shop.example': two names that do not exclude "
+        "each other"
+    )
+    assert "name_of" in finding.fix
+
+
 # -- what needs no server
 
 
@@ -372,6 +396,7 @@ async def test_a_prefix_that_begins_with_another_one_and_a_colon(own_server: Own
         ({"redis_version": "6.0.16"}, "version", Level.ERROR, "Redis 6.0.16 is too old"),
         ({"redis_version": "6.2.0"}, "version", Level.OK, "Redis 6.2.0"),
         ({"redis_version": "7.2.4", "valkey_version": "8.0.1"}, "version", Level.OK, "Valkey 8.0.1"),
+        ({"redis_version": "7.2.4", "redict_version": "7.3.6"}, "version", Level.OK, "Redict 7.3.6"),
         ({"loading": 1, "role": "master"}, "role", Level.ERROR, "loads its data"),
         ({"maxmemory_policy": "allkeys-lru", "maxmemory": 0}, "eviction", Level.OK, "no effect"),
         (
@@ -390,9 +415,18 @@ def test_what_the_server_tells(fields: dict[str, Any], check: str, level: Level,
     assert said in finding.says
 
 
+def test_an_acl_is_no_remedy_for_a_command_that_the_server_does_not_know() -> None:
+    unknown = ResponseError("unknown command 'CONFIG', with args beginning with: 'GET' ")
+    findings = {finding.check: finding for finding in settings.about(Facts(refused={"config|get": unknown}))}
+    finding = findings["settings"]
+    assert finding.says == "CONFIG GET is unknown to the server, so some settings were not checked"
+    assert finding.fix == "remove rename-command CONFIG from its configuration"
+
+
 def test_how_often_the_append_only_file_is_written() -> None:
     facts = Facts(info={"aof_enabled": 1}, settings={"appendfsync": "everysec"})
-    assert any("loses the locks of the last second" in finding.says for finding in settings.about(facts))
+    said = "loses the locks of the last second; where the disk is slow, the end of the process alone, too"
+    assert any(said in finding.says for finding in settings.about(facts))
     facts = replace(facts, settings={"appendfsync": "always"})
     assert not any("appendfsync" in finding.says for finding in settings.about(facts))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
 
-from aiolocks import FairLock, Limits, Lock, Session
+from aiolocks import FairLock, Limits, Lock, LockError, Session
 from tests.cli.conftest import Aiolocks, Ended, gone
 from tests.cli.several import several
 from tests.conftest import Connect
@@ -44,7 +45,10 @@ async def test_the_holder_that_run_waits_for(aiolocks: Aiolocks, evil: Session) 
         assert ended.status == 75
         harmless(ended)
         assert f"held for 0.0 s by {SHOWN} pid" in ended.err or SHOWN in ended.err
-        ended = await (await aiolocks("run", "job", "--wait", "1.5", "--", "true")).end()
+        waiting = await aiolocks("run", "job", "--", "true")
+        await waiting.warns(" pid ")
+        waiting.send(signal.SIGTERM)
+        ended = await waiting.end()
         harmless(ended)
         assert f"held by {SHOWN} pid" in ended.err
         assert f"({SHOWN})" in ended.err
@@ -68,4 +72,5 @@ async def test_from_whom_run_has_stolen_the_lock(aiolocks: Aiolocks, evil: Sessi
     ended = await (await aiolocks("run", "job", "--fair", "--steal", "--", "true")).end()
     harmless(ended)
     assert SHOWN in ended.err
-    assert lease.name == "job"
+    with pytest.raises(LockError):  # it was stolen
+        await lease.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from redis.asyncio import Redis
 from aiolocks import Leadership, Session
 from tests.adversity.tools import SLACK
 from tests.cli.conftest import Aiolocks
+from tests.cli.several import alone
 from tests.conftest import OwnServer
 from tests.support.waiting import eventually
 
@@ -40,7 +40,7 @@ async def test_the_next_one_runs_it_when_the_first_has_ended(aiolocks: Aiolocks,
     leader = await Leadership(redis, "job").leader()
     assert leader is not None
     assert (leader.value, leader.metadata) == ("first", {"command": "sh"})
-    shown = await (await aiolocks("show", "job")).end()
+    shown = await alone(aiolocks, "show", "job")
     assert 'value           "first"' in shown.out
     second = await aiolocks("lead", "job", "--", "sh", "-c", LEADS)
     await eventually(Leadership(redis, "job").candidates, within=20)
@@ -60,8 +60,8 @@ async def test_another_one_runs_it_when_the_first_is_killed(aiolocks: Aiolocks, 
     async with Session(redis) as session:
         first.send(signal.SIGKILL)
         killed_at = time.monotonic()
-        async with Leadership(session, "job", ttl=0.5, blocking_timeout=5):
-            assert time.monotonic() - killed_at < 1.5
+        async with Leadership(session, "job", ttl=0.5, blocking_timeout=20):
+            assert time.monotonic() - killed_at < 5
 
 
 async def test_a_term_that_is_lost_ends_the_command_and_it_waits_for_its_turn_again(
@@ -88,7 +88,7 @@ async def test_a_signal_ends_the_waiting(aiolocks: Aiolocks, redis: Redis) -> No
     async with Leadership(redis, "job", value=json.dumps("me")):
         invocation = await aiolocks("lead", "job", "--", "echo", "ran")
         await eventually(Leadership(redis, "job").candidates, within=20)
-        await asyncio.sleep(1.2)  # after a second it names the leader
+        await invocation.warns("waiting for 'job', held by")
         invocation.send(signal.SIGTERM)
         ended = await invocation.end()
     assert (ended.status, ended.out) == (128 + signal.SIGTERM, "")

@@ -31,7 +31,7 @@ from aiolocks import (
 )
 from aiolocks.cli.listing.table import cut_table
 from tests.cli.conftest import Aiolocks, Ended, Invocation
-from tests.cli.several import several
+from tests.cli.several import alone, several
 from tests.conftest import OwnServer
 from tests.support.clusters import CLUSTER, node_port
 from tests.support.servers import Server
@@ -101,7 +101,7 @@ async def test_holders_and_waiters_in_other_processes(aiolocks: Aiolocks, redis:
 
 async def test_fields_of_the_document(aiolocks: Aiolocks, redis: Redis) -> None:
     async with RangeLock(redis, "range", bounds="[]", metadata={"order": 17}).upgradable(0, float("inf")):
-        document = json.loads((await (await aiolocks("ls", "--json")).end()).out)
+        document = json.loads((await alone(aiolocks, "ls", "--json")).out)
     (lock,) = document["locks"]
     (one,) = lock.pop("holders")
     assert lock == {
@@ -126,7 +126,7 @@ async def test_fields_of_the_document(aiolocks: Aiolocks, redis: Redis) -> None:
 )
 async def test_an_end_that_is_infinite_is_null(aiolocks: Aiolocks, redis: Redis, lo, hi, span) -> None:
     async with RangeLock(redis, "range").writer(lo, hi):  # of [0, inf), the server has the last double
-        document = json.loads((await (await aiolocks("ls", "--json")).end()).out)
+        document = json.loads((await alone(aiolocks, "ls", "--json")).out)
     assert document["locks"][0]["holders"][0]["span"] == span
 
 
@@ -143,7 +143,7 @@ async def test_what_only_some_kinds_have(aiolocks: Aiolocks, redis: Redis) -> No
         ):
             await stack.enter_async_context(one)
         await Turnstile(redis, "turnstile", window=60).enter()
-        out = (await (await aiolocks("ls")).end()).out
+        out = (await alone(aiolocks, "ls")).out
         await redis.delete("aiolocks:turnstile:{turnstile}")
     ends = {line.split("  ")[0]: line.rpartition("  ")[2] for line in out.splitlines()}
     kinds = {name: re.split("  +", line)[1] for line in out.splitlines() for name in [line.split("  ")[0]]}
@@ -250,7 +250,7 @@ async def test_nothing_in_a_name_reaches_the_terminal(
 async def test_a_name_is_not_cut_in_a_pipe(aiolocks: Aiolocks, redis: Redis) -> None:
     name = "x" * 1000
     async with Lock(redis, name), FairLock(redis, "y"):
-        header, first, second = (await (await aiolocks("ls")).end()).out.splitlines()
+        header, first, second = (await alone(aiolocks, "ls")).out.splitlines()
         assert first.startswith(f"{name}  lock ")
         assert header.endswith("WAITERS")
         assert second.endswith("0")
@@ -267,6 +267,21 @@ async def test_another_prefix(aiolocks: Aiolocks, redis: Redis) -> None:
     assert "1 name under the prefix aiolocks-shop" in here.err
     assert nowhere.status == 2
     assert "prefix must not have braces" in nowhere.err
+
+
+async def test_a_name_that_stands_in_two_forms_is_told(aiolocks: Aiolocks, redis: Redis) -> None:
+    payer, template = "ann@shop.example", "account:{payer}"
+    by_hand = Lock(redis, f"account:{payer}")
+    async with by_hand, Lock(redis, template).of(payer=payer), FairLock(redis, f"account:{payer}"):
+        table, document = await several(aiolocks, ("ls",), ("ls", "--json"))
+    assert table.err == (
+        "aiolocks: lock 'account:ann@shop.example' and 'account:ann%40shop.example': two names that do not "
+        "exclude each other; make both with name_of()\n"
+    )
+    assert (table.status, document.status, document.err) == (0, 0, "")
+    async with by_hand, Lock(redis, "100%"), Lock(redis, "account:%zz"):
+        (alone,) = await several(aiolocks, ("ls",))
+    assert alone.err == ""
 
 
 @pytest.mark.leaves_keys("aiolocks*", "shop*", "cron*", "else:*")
@@ -336,7 +351,14 @@ async def test_a_reader_that_goes_away(aiolocks: Aiolocks, redis: Redis, server:
     assert (ended.status, ended.err) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", ["ls", "ls --json", "show name", "release name --force"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "ls",
+        *(pytest.param(words, marks=pytest.mark.more) for words in ("ls --json", "show name")),
+        "release name --force",
+    ],
+)
 async def test_that_nobody_reads_it_does_not_say_that_nobody_holds_it(
     aiolocks: Aiolocks, redis: Redis, server: Server, arguments: str
 ) -> None:
@@ -373,7 +395,7 @@ async def test_one_with_metadata_that_is_no_json_keeps_nobody_else_from_the_docu
         (key,) = [key async for key in redis.scan_iter("*lock:{ours}")]
         theirs = key.replace(b"ours", b"theirs")
         await redis.set(theirs, f'{"a1" * 16}:123:{{"user":{{"cost":1e999}}}}', px=60_000)
-        ended = await (await aiolocks("ls", "--json")).end()
+        ended = await alone(aiolocks, "ls", "--json")
         await redis.delete(theirs)
     assert (ended.status, ended.err) == (0, "")
     problems = {lock["name"]: lock["problem"] for lock in json.loads(ended.out)["locks"]}

@@ -36,12 +36,15 @@ async def test_version(aiolocks: Aiolocks) -> None:
     assert (await (await aiolocks("--version")).end()).out == f"aiolocks {package.__version__}\n"
 
 
-@pytest.mark.parametrize("missing", ["click", "rich"])
+@pytest.mark.parametrize("missing", ["click", pytest.param("rich", marks=pytest.mark.more)])
 async def test_without_the_extra_it_says_what_to_install(aiolocks: Aiolocks, missing: str) -> None:
     without = f"import sys; sys.modules[{missing!r}] = None; from aiolocks.cli import main; main()"
     ended = await (await aiolocks("top", program=(sys.executable, "-c", without))).end()
     assert (ended.status, ended.out) == (1, "")
-    assert ended.err == "aiolocks: the command line needs click and rich: pip install 'aiolocks[cli]'\n"
+    assert (
+        ended.err
+        == "aiolocks: the command line needs click and rich: pip install '.[cli]' in a clone of aiolocks\n"
+    )
 
 
 async def test_another_missing_module_is_not_taken_for_it(aiolocks: Aiolocks) -> None:
@@ -49,3 +52,19 @@ async def test_another_missing_module_is_not_taken_for_it(aiolocks: Aiolocks) ->
     ended = await (await aiolocks("demo", program=(sys.executable, "-c", without))).end()
     assert "asyncio.subprocess" in ended.err
     assert "aiolocks[cli]" not in ended.err
+
+
+async def test_each_command_in_an_interpreter_of_its_own(aiolocks: Aiolocks) -> None:
+    """Other tests call `main`, in their own process or in a fork; `test_ls.py` has `ls` and `release`."""
+    statuses = {
+        ("show", "job"): 1,
+        ("deadlocks",): 0,
+        ("prefixes",): 0,
+        ("schedule", "job"): 1,
+        ("doctor",): 0,
+        ("run", "other", "--", "true"): 0,
+        ("lead", "other", "--", "true"): 0,
+    }
+    started = [await aiolocks(*words, program=(sys.executable, "-m", "aiolocks")) for words in statuses]
+    ended = [await one.end() for one in started]
+    assert [one.status for one in ended] == [*statuses.values()], ended

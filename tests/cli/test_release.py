@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import json
 import re
@@ -10,14 +11,14 @@ import socket
 import pytest
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, LeaseState, Lock, LockNotOwnedError, Semaphore, Turnstile
+from aiolocks import FairLock, LeaseState, Lock, LockNotOwnedError, RateLimit, Semaphore, Session, Turnstile
 from tests.cli.conftest import Aiolocks, gone
-from tests.cli.several import several
+from tests.cli.several import alone, several
 
 
 async def test_without_force_it_says_what_it_would_do(aiolocks: Aiolocks, redis: Redis) -> None:
     async with Lock(redis, "job") as lease:
-        ended = await (await aiolocks("release", "job")).end()
+        ended = await alone(aiolocks, "release", "job")
         assert await lease.owned()
     assert (ended.status, ended.out) == (2, "")
     said = r"aiolocks: --force would free lock 'job', held by \S+ pid \d+ for \d+\.\d s: .*\n"
@@ -30,7 +31,7 @@ async def test_with_force_the_next_one_gets_in_and_the_holder_is_ended(
     holder = await aiolocks("run", "job", "--ttl", "1", "--", "sh", "-c", "echo in; exec sleep 60")
     await holder.says("in")
 
-    ended = await (await aiolocks("release", "job", "--force")).end()
+    ended = await alone(aiolocks, "release", "job", "--force")
 
     assert (ended.status, ended.err) == (0, "")
     assert re.fullmatch(r"freed lock 'job', held by \S+ pid \d+ for .*\n", ended.out)
@@ -42,14 +43,14 @@ async def test_with_force_the_next_one_gets_in_and_the_holder_is_ended(
 async def test_all_kinds_or_one(aiolocks: Aiolocks, redis: Redis) -> None:
     lock, fair = await Lock(redis, "job").acquire(), await FairLock(redis, "job").acquire()
     permits = [await Semaphore(redis, "job", 3).acquire() for _ in range(3)]
-    ended = await (await aiolocks("release", "job", "--force", "--kind", "semaphore", "--json")).end()
+    ended = await alone(aiolocks, "release", "job", "--force", "--kind", "semaphore", "--json")
     document = json.loads(ended.out)
     assert (ended.status, document["name"]) == (0, "job")
     assert [(one["kind"], len(one["holders"])) for one in document["freed"]] == [("semaphore", 3)]
     assert [await one.owned() for one in permits] == [False] * 3
     assert (lock.state, await fair.owned()) == (LeaseState.HELD, True)
 
-    ended = await (await aiolocks("release", "job", "--force")).end()
+    ended = await alone(aiolocks, "release", "job", "--force")
     assert [line.split(" '")[0] for line in ended.out.splitlines()] == ["freed lock", "freed fairlock"]
     by = re.escape(f"it was released by force, by {getpass.getuser()}@{socket.gethostname()}")
     for lease in (lock, fair, *permits):
@@ -112,3 +113,53 @@ async def test_wrong_command_lines(aiolocks: Aiolocks) -> None:
     for ended, says in zip(await several(aiolocks, *wrong), wrong.values(), strict=True):
         assert (ended.status, ended.out) == (2, "")
         assert says in ended.err
+
+
+async def test_a_rate_limit_says_for_how_long_it_is_taken_and_how_many_wait(
+    aiolocks: Aiolocks, redis: Redis
+) -> None:
+    async with Session(redis) as session:
+        limit = RateLimit(session, "mails", 2, per=600)
+        assert await limit.try_acquire(2)
+        waiting = [asyncio.create_task(limit.acquire()) for _ in range(2)]
+
+        async def waiters() -> int:
+            return sum(info.waiters for info in await session.inspect("mails"))
+
+        try:
+            while await waiters() < 2:
+                await asyncio.sleep(0.02)
+            (info,) = await session.inspect("mails")
+            # The two that wait come after 300 s and 600 s, and another one after 900 s.
+            assert info.value == 0
+            assert info.kept_for == pytest.approx(900, abs=60)
+
+            listed = await alone(aiolocks, "ls")
+            assert re.search(r" 1[45] min \d+ s +2  0 left taken until 20\S+ \S+\n", listed.out)
+            shown = await alone(aiolocks, "show", "mails")
+            assert (shown.status, shown.err) == (0, "")
+            taken = r"taken until 20\S+ \S+, 1[45] min \d+ s more"
+            assert re.match(rf"ratelimit 'mails': 2 waiting\n  {taken}\n  state +0 left\n", shown.out)
+
+            is_so = r"ratelimit 'mails' \(taken for 1[45] min \d+ s, 0 left, 2 waiting\)"
+            asked = await alone(aiolocks, "release", "mails", "--kind", "ratelimit")
+            assert (asked.status, asked.out) == (2, "")
+            assert re.search(f"--force would fill the bucket of {is_so}: more requests go on", asked.err)
+            assert await waiters() == 2
+            freed = await alone(aiolocks, "release", "mails", "--kind", "ratelimit", "--force")
+            assert (freed.status, freed.err) == (0, "")
+            assert re.fullmatch(f"freed {is_so}\n", freed.out)
+            await asyncio.gather(*waiting)
+        finally:
+            for one in waiting:
+                one.cancel()
+        await session.force_release("mails", kind="ratelimit")
+
+
+async def test_a_rate_limit_that_is_not_taken_can_be_filled(aiolocks: Aiolocks, redis: Redis) -> None:
+    limit = RateLimit(redis, "mails", 2, per=600)
+    assert await limit.try_acquire()
+    asked = await alone(aiolocks, "release", "mails", "--kind", "ratelimit")
+    assert "ratelimit 'mails' (1 left, 0 waiting)" in asked.err
+    assert (await alone(aiolocks, "release", "mails", "--kind", "ratelimit", "--force")).status == 0
+    assert (await limit.peek()).remaining == 2

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -70,7 +71,7 @@ async def test_the_lock_is_held_until_all_of_the_command_has_ended(
     other = Lock(redis, "job") if command == "run" else Leadership(redis, "job")
     invocation.send(signal.Signals[f"SIG{name}"])
     async with await other.acquire():
-        await invocation.says("cleaned", within=0.1)  # it was written before
+        await invocation.says("cleaned", within=2)  # it was written before
         await alone_but_for(invocation)
     assert (await invocation.end()).status == 128 + signal.Signals[f"SIG{name}"]
 
@@ -82,16 +83,16 @@ async def alone_but_for(invocation: Invocation) -> None:
 
 @pytest.mark.parametrize("shell", [WORK, STUBBORN], ids=["willing", "stubborn"])
 async def test_a_loss_ends_all_of_the_command(aiolocks: Aiolocks, redis: Redis, shell: str) -> None:
-    options = ("--ttl", "0.6", "--kill-after", "3")
+    options = ("--ttl", "0.6", "--kill-after", "2" if shell == STUBBORN else "20")
     invocation = await aiolocks("run", "job", *options, "--", "sh", "-c", shell)
     await invocation.says("in")
     began = time.monotonic()
     async with Session(redis) as session:
         await session.force_release("job")
-    ended = await invocation.end(within=10)
+    ended = await invocation.end(within=15)
     assert (ended.status, ended.out) == (76, "in\n")
     await alone(invocation)
-    assert (time.monotonic() - began > 3) == (shell == STUBBORN)
+    assert shell == WORK or time.monotonic() - began > 2
 
 
 @pytest.mark.leaves_keys
@@ -201,7 +202,7 @@ async def test_grace_ends_all_of_the_command_before_its_lease_ends(
 @pytest.mark.leaves_keys
 async def test_grace_for_the_run_of_a_tick(aiolocks: Aiolocks, own_server: OwnServer) -> None:
     server = await own_server()
-    options = ("--every", "1", "--ttl", "2", "--grace", "0.8")
+    options = ("--every", "4", "--ttl", "2", "--grace", "0.8")
     invocation = await aiolocks("run", "job", *options, "--", "sh", "-c", WORK, url=server.url)
     await invocation.says("in")
     server.pause()
@@ -277,9 +278,12 @@ async def test_ctrl_c_ends_a_command_that_the_terminal_was_not_given_to(aiolocks
     await said_status(shell, 128 + signal.SIGINT)
 
 
-async def test_ctrl_z_stops_all_of_the_command_and_fg_and_bg_continue_it(aiolocks: Aiolocks) -> None:
+async def test_ctrl_z_stops_all_of_the_command_and_fg_and_bg_continue_it(
+    aiolocks: Aiolocks, tmp_path: Path
+) -> None:
     shell = await bash(aiolocks)
-    inner = "n=0; while [ $n -lt 400 ]; do n=$((n+1)); sleep 0.02; echo n$n; done"
+    enough = tmp_path / "enough"
+    inner = f"n=0; until [ -e {enough} ]; do n=$((n+1)); sleep 0.02; echo n$n; done; echo o$(echo)ut"
     await shell.type(f"{run('sh', '-c', f'sh -c {shlex.quote(inner)}; read x; exit 9')}\n")
     await shell.says("n5\r\n")
     for continued in ("bg", "fg"):
@@ -294,7 +298,8 @@ async def test_ctrl_z_stops_all_of_the_command_and_fg_and_bg_continue_it(aiolock
             await shell.type("fg\n")
             await shell.says("\nfg\r\n")
             await asyncio.sleep(0.2)
-    await shell.says("n400\r\n", within=60)
+    enough.touch()
+    await shell.says("out\r\n")
     await shell.type("x\n")
     await said_status(shell, 9)
 
@@ -333,7 +338,9 @@ async def test_a_command_that_reads_the_terminal_though_its_input_is_a_file(aiol
 
 
 async def test_nothing_is_left_of_the_terminal_when_its_shell_is_gone(aiolocks: Aiolocks) -> None:
-    invocation = await aiolocks("run", "job", "--", "sh", "-c", WORK, terminal=True)
+    # It is no fork, for what is left of the command is found by its environment.
+    command = ("run", "job", "--", "sh", "-c", WORK)
+    invocation = await aiolocks(*command, program=("env", *AIOLOCKS), terminal=True)
     await invocation.says("in")
     invocation.send(signal.SIGKILL)  # the terminal's other end is closed
     await gone(invocation)

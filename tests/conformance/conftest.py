@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,7 @@ from aiolocks import (
 )
 from tests.conftest import Connect, Surroundings, clustered
 from tests.kinds import declared
+from tests.simulation.world.loop import SimulatedLoop
 from tests.support.clients import with_own_connections
 from tests.support.clusters import Cluster
 from tests.support.masters import MASTERS, OneServerAsThree, open_three
@@ -42,6 +44,7 @@ class Kind:
     Attributes:
         make: Describes a lock: `make(client_or_session, name, **common)`.
         ways: The transports and wakeups over which it is tested; all of them with `AIOLOCKS_TEST_WAYS=all`.
+            The default run has the first of them.
         masters: To how many each request goes.
     """
 
@@ -54,9 +57,13 @@ class Kind:
         return self.name
 
 
-def short(kind: Kind) -> float:
-    """Seconds of a ttl of which a test waits for the end. Each of several masters has a twentieth of it."""
-    return 0.4 if kind.masters == 1 else 1.5
+SHORT = 1.5
+"""Seconds of a ttl of which a test waits for the end. Each of several masters has a twentieth of it."""
+
+
+def stall() -> float:
+    """Seconds that a machine may stand still: beyond what is promised, nothing is late in the world."""
+    return 0.0 if isinstance(asyncio.get_running_loop(), SimulatedLoop) else 4.0
 
 
 async def nothing_left(kind: Kind, keys: Callable[..., list[str]]) -> None:
@@ -118,7 +125,7 @@ KINDS = [
     Kind("lock", Lock, ("tracking", "plain")),
     Kind("reentrant", EachItsOwn, ("tracking",)),
     Kind("fair", FairLock, ("tracking",)),
-    Kind("multi", _several, ("keyspace", "cluster-tracking")),
+    Kind("multi", _several, ("cluster-tracking", "keyspace")),
     Kind("semaphore", _semaphore(fair=False), ("poll",)),
     Kind("fair semaphore", _semaphore(fair=True), ("plain",)),
     Kind("limits", _limits, ("cluster-tracking",)),
@@ -131,25 +138,52 @@ KINDS = [
 CONFORMS = [*KINDS, *(kind for found in declared("CONFORMS") for kind in found)]
 KEEPING = [
     Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain", "cluster-tracking")),
-    Kind("fair", FairLock, ("tracking", "plain", "cluster-poll")),
+    Kind("fair", FairLock, ("plain", "tracking", "cluster-poll")),
 ]
 """Those that have `at_least`, of which `test_at_least` asks more."""
+KEPT = {"tracking", "plain", "cluster-poll"}
+"""Over these, by default."""
 WAYS = ["tracking", "keyspace", "poll", "plain", "cluster-tracking", "cluster-keyspace", "cluster-poll"]
 """Those of a cluster are on three nodes, between which the keys of a `MultiLock` are divided."""
 ALL_WAYS = os.environ.get("AIOLOCKS_TEST_WAYS") == "all"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "timed(*kinds): the test waits for a clock. By default it runs on a real server with these kinds, "
+        "`lock` if none is given, and with each kind in the simulated world",
+    )
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each kind over its ways."""
-    if "kind" in metafunc.fixturenames:
-        kinds = KEEPING if metafunc.module.__name__.endswith("test_at_least") else CONFORMS
-        pairs = [
-            pytest.param(kind, way, id=f"{kind}-{way}")
-            for kind in kinds
-            for way in WAYS
-            if (ALL_WAYS and not (kind.masters > 1 and way.startswith("cluster"))) or way in kind.ways
-        ]
+    """Each kind over its ways, of which all but the first are `more`."""
+    if "kind" in metafunc.fixturenames and metafunc.function.__name__ != "test_in_the_world":
+        of_keeping = metafunc.module.__name__.endswith("test_at_least")
+        timed = (
+            None if _is_special(metafunc.config) else next(metafunc.definition.iter_markers("timed"), None)
+        )
+        pairs = []
+        for kind in KEEPING if of_keeping else CONFORMS:
+            for way in WAYS:
+                if (ALL_WAYS and not (kind.masters > 1 and way.startswith("cluster"))) or way in kind.ways:
+                    first = way == kind.ways[0] or (of_keeping and timed is None and way in KEPT)
+                    here = timed is None or kind.name in (timed.args or ("lock",))
+                    marks = [] if first and here else [pytest.mark.more]
+                    pairs.append(pytest.param(kind, way, id=f"{kind}-{way}", marks=marks))
         metafunc.parametrize(("kind", "way"), pairs)
+
+
+def _is_special(config: pytest.Config) -> bool:
+    """Whether another server, client or loop is under test, of which the simulated world shows nothing."""
+    variables = ("AIOLOCKS_TEST_SERVERS", "AIOLOCKS_TEST_REDIS_URL", "AIOLOCKS_TEST_CLIENTS")
+    plugins = ("tests.support.on_uvloop", "tests.support.eager_tasks")
+    return any(map(os.environ.get, variables)) or any(map(config.pluginmanager.has_plugin, plugins))
+
+
+def wakeup_of(way: str) -> Any:
+    wakeup = way.removeprefix("cluster-")
+    return {"keyspace": KeyspaceWakeup(configure=True), "plain": "auto"}.get(wakeup, wakeup)
 
 
 class OwnTcp(Connection):
@@ -191,9 +225,7 @@ def join(
 ) -> Join:
     if kind.masters > 1:
         monkeypatch.setattr("aiolocks.lock.session.open_transport", open_three)
-    wakeup = way.removeprefix("cluster-")
-    wakeups = {"keyspace": KeyspaceWakeup(configure=True), "plain": "auto"}
-    monkeypatch.setitem(Session.__init__.__kwdefaults__, "wakeup", wakeups.get(wakeup, wakeup))
+    monkeypatch.setitem(Session.__init__.__kwdefaults__, "wakeup", wakeup_of(way))
 
     def join(**kwargs: Any) -> Any:
         if cluster is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -19,7 +19,7 @@ from aiolocks import (
     LockTimeoutError,
     Session,
 )
-from tests.conformance.conftest import Kind, nothing_left, server_remaining, short
+from tests.conformance.conftest import SHORT, Kind, nothing_left, server_remaining, stall
 from tests.support.waiting import eventually, sleeps
 
 Keys = Callable[..., list[str]]
@@ -46,6 +46,21 @@ async def test_second_is_refused(kind: Kind, client: Redis) -> None:
         assert lease.state is LeaseState.HELD
 
 
+@pytest.mark.timed
+async def test_a_server_that_needs_longer_than_the_limit_is_no_silent_one(
+    kind: Kind, far_away: Callable[[float], Awaitable[Any]]
+) -> None:
+    """As on a busy machine: the limit has passed, and nothing is known against the server."""
+    if kind.masters > 1:
+        pytest.skip("its masters say that there is no majority, and why")
+    client = await far_away(0.08)
+    async with kind.make(client, "warm"):
+        pass
+    for lock in (kind.make(client, "a"), kind.make(client, "b", blocking_timeout=0.02)):
+        with pytest.raises(LockTimeoutError):
+            await lock.acquire(**({} if lock.name == "b" else {"blocking_timeout": 0.01}))
+
+
 async def test_second_waits_its_turn_here(kind: Kind, client: Redis) -> None:
     order: list[int] = []
 
@@ -67,9 +82,10 @@ async def test_second_waits_its_turn_elsewhere(kind: Kind, client: Redis, join: 
         waiter = asyncio.create_task(_hold(kind.make(elsewhere, "a")))
         await eventually(lambda: sleeps(Session.of(elsewhere)))
         assert not waiter.done()
-    await asyncio.wait_for(waiter, 1)
+    await asyncio.wait_for(waiter, 1 + stall())
 
 
+@pytest.mark.timed
 async def test_blocking_timeout(kind: Kind, client: Redis, join: Callable[..., Redis]) -> None:
     loop = asyncio.get_running_loop()
     async with kind.make(client, "a", ttl=20):
@@ -80,10 +96,11 @@ async def test_blocking_timeout(kind: Kind, client: Redis, join: Callable[..., R
             ) as caught:
                 async with kind.make(where, "a", blocking_timeout=0.2):
                     pytest.fail("entered")
-            assert 0.19 <= loop.time() - began < 0.5
-            assert caught.value.remaining == pytest.approx(20, abs=1)
+            assert 0.19 <= loop.time() - began < 0.5 + stall()
+            assert caught.value.remaining == pytest.approx(20, abs=1 + stall())
 
 
+@pytest.mark.timed
 async def test_blocking_timeout_of_zero_tries_once(kind: Kind, client: Redis) -> None:
     lock = kind.make(client, "a", blocking_timeout=0)
     async with lock:
@@ -92,7 +109,8 @@ async def test_blocking_timeout_of_zero_tries_once(kind: Kind, client: Redis) ->
             await lock.acquire()
         sent = Session.of(client).statistics().commands_sent - sent
         # One to each; of several, who has not answered when the rest has decided is told to undo it.
-        assert kind.masters <= sent < 2 * kind.masters
+        # Where the machine stands still, it also looks whether its connections live.
+        assert kind.masters <= sent < 2 * kind.masters + stall()
 
 
 async def test_own_blocking_timeout_wins_over_the_locks(kind: Kind, client: Redis) -> None:
@@ -286,13 +304,13 @@ async def test_fencing_tokens_rise(kind: Kind, client: Redis, join: Callable[...
 
 
 async def test_remaining_is_never_more_than_the_servers(kind: Kind, client: Redis) -> None:
-    async with kind.make(client, "a", ttl=2) as lease:
+    async with kind.make(client, "a", ttl=20) as lease:
         for _ in range(20):
             # Read first: the lease may be renewed at any time, and then has more left than the server said.
             remaining, began = lease.remaining(), time.monotonic()
             server = await server_remaining(kind, client)
             # The clock of uvloop goes by milliseconds.
-            assert 0 < remaining - (time.monotonic() - began) <= server + 0.001 <= 2.003
+            assert 0 < remaining - (time.monotonic() - began) <= server + 0.001 <= 20.003
             await asyncio.sleep(0.005)
     assert lease.remaining() == 0.0
 
@@ -304,19 +322,20 @@ async def test_ensure_held(kind: Kind, client: Redis) -> None:
         lease.ensure_held()
 
 
+@pytest.mark.timed
 async def test_extend_sets_another_ttl_and_keeps_it(kind: Kind, client: Redis) -> None:
-    async with kind.make(client, "a", ttl=1) as lease:
+    async with kind.make(client, "a", ttl=5) as lease:
         await lease.extend(10)
         assert lease.ttl == 10
-        assert 9 < lease.remaining() <= 10
-        assert await server_remaining(kind, client) > 9
-        await lease.extend(0.3)  # shorter, too
-        assert lease.remaining() <= 0.3
-        await asyncio.sleep(0.5)  # renewals go on with it
+        assert 9 - stall() < lease.remaining() <= 10
+        assert await server_remaining(kind, client) > 9 - stall()
+        await lease.extend(SHORT)  # shorter, too
+        assert lease.remaining() <= SHORT
+        await asyncio.sleep(1.5 * SHORT)  # renewals go on with it
         assert lease.state is LeaseState.HELD
-        assert await server_remaining(kind, client) <= 0.3
+        assert await server_remaining(kind, client) <= SHORT
         await lease.extend()
-        assert lease.ttl == 0.3
+        assert lease.ttl == SHORT
 
 
 async def test_extend_of_what_is_not_ours(kind: Kind, client: Redis, keys: Keys) -> None:
@@ -352,16 +371,18 @@ async def test_detached_and_adopted(
     await nothing_left(kind, keys)
 
 
+@pytest.mark.timed
 async def test_adopted_is_renewed(kind: Kind, client: Redis) -> None:
-    lock = kind.make(client, "a", ttl=short(kind))
+    lock = kind.make(client, "a", ttl=SHORT)
     handle = (await lock.acquire()).detach()
     async with await lock.adopt(handle) as lease:
-        await asyncio.sleep(1.5 * short(kind))
+        await asyncio.sleep(1.5 * SHORT)
         assert lease.state is LeaseState.HELD
 
 
+@pytest.mark.timed
 async def test_detached_and_never_adopted_ends_with_its_ttl(kind: Kind, client: Redis) -> None:
-    lock = kind.make(client, "a", ttl=short(kind))
+    lock = kind.make(client, "a", ttl=SHORT)
     handle = (await lock.acquire()).detach()
     async with lock.acquire(blocking_timeout=5):
         with pytest.raises(LockNotOwnedError):
@@ -453,6 +474,7 @@ async def test_statistics(kind: Kind, client: Redis, join: Callable[..., Redis])
         assert statistics.commands_sent >= 2
 
 
+@pytest.mark.timed
 async def test_listeners(kind: Kind, client: Redis, keys: Keys) -> None:
     seen: list[tuple[str, str]] = []
 
@@ -474,7 +496,7 @@ async def test_listeners(kind: Kind, client: Redis, keys: Keys) -> None:
             seen.append(("renewed", event.name))
 
     async with Session(client, listeners=[Listener()]) as session:
-        lock = kind.make(session, "a", ttl=short(kind))
+        lock = kind.make(session, "a", ttl=SHORT)
         async with lock:
             with pytest.raises(LockTimeoutError):
                 await lock.acquire(blocking_timeout=0.01)

@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import DeadlockError, HolderInfo, LockTimeoutError, Session
-from tests.conformance.conftest import Kind, nothing_left
+from tests.conformance.conftest import Kind, nothing_left, stall
 from tests.support.waiting import eventually
 
 Keys = Callable[..., list[str]]
@@ -32,7 +32,7 @@ async def refused(lock: Any, blocking_timeout: float) -> LockTimeoutError:
 async def dead(lock: Any) -> DeadlockError:
     """The error of a wait without end."""
     with pytest.raises(DeadlockError) as caught:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(5 + stall()):
             async with lock:
                 pytest.fail("entered")
     return caught.value
@@ -42,14 +42,15 @@ def is_ours(holder: HolderInfo, lease: Any, task: str) -> None:
     assert (holder.host, holder.pid, holder.task) == (socket.gethostname(), os.getpid(), task)
     assert holder.metadata == METADATA
     assert holder.fencing_token == lease.fencing_token
-    assert holder.remaining == pytest.approx(20, abs=2)
+    assert holder.remaining == pytest.approx(20, abs=2 + stall())
     assert holder.held_for is not None
-    assert -0.1 < holder.held_for < 5
+    assert -0.1 < holder.held_for < 5 + stall()
 
 
 # -- the holder
 
 
+@pytest.mark.timed
 @pytest.mark.thin
 @pytest.mark.parametrize("blocking_timeout", [0, 0.5])
 async def test_a_time_out_names_the_holder_elsewhere(
@@ -65,16 +66,18 @@ async def test_a_time_out_names_the_holder_elsewhere(
         assert re.search(said, str(error))
 
 
+@pytest.mark.timed
 async def test_a_time_out_names_the_holder_here(kind: Kind, client: Redis) -> None:
-    async def waits() -> LockTimeoutError:
-        return await refused(kind.make(client, "a"), 0.1)
+    async def waits(seconds: float) -> LockTimeoutError:
+        return await refused(kind.make(client, "a"), seconds)
 
     async with kind.make(client, "a", ttl=20, metadata=METADATA) as lease:
-        for error in await asyncio.gather(waits(), waits(), waits()):
+        for error in await asyncio.gather(waits(0.1), waits(0.12), waits(0.14)):
             (holder,) = error.holders
             is_ours(holder, lease, asyncio.current_task().get_name())  # type: ignore[union-attr]
 
 
+@pytest.mark.timed
 async def test_those_who_wait_behind_another_name_the_holder_as_well(
     kind: Kind, client: Redis, join: Callable[..., Redis]
 ) -> None:
@@ -86,6 +89,7 @@ async def test_those_who_wait_behind_another_name_the_holder_as_well(
             is_ours(holder, lease, asyncio.current_task().get_name())  # type: ignore[union-attr]
 
 
+@pytest.mark.timed
 async def test_nothing_is_asked_for_the_sake_of_the_error(
     kind: Kind, client: Redis, join: Callable[..., Redis]
 ) -> None:
@@ -96,7 +100,7 @@ async def test_nothing_is_asked_for_the_sake_of_the_error(
         sent = Session.of(elsewhere).statistics().commands_sent
         await refused(lock, 0)
         by_error = Session.of(elsewhere).statistics().commands_sent - sent
-        assert by_error < 2 * kind.masters  # of several, the last to answer may be told to undo it
+        assert by_error < 2 * kind.masters + stall()  # of several, the last to answer may be told to undo it
 
 
 # -- the task itself
@@ -140,6 +144,7 @@ async def hold(lock: Any) -> None:
         pass
 
 
+@pytest.mark.timed
 @pytest.mark.thin
 @pytest.mark.parametrize("why", ["max_hold", "auto_renew", "not entered", "another task", "released"])
 async def test_what_may_end_by_itself_is_waited_for(kind: Kind, client: Redis, why: str) -> None:
@@ -171,6 +176,7 @@ async def test_what_may_end_by_itself_is_waited_for(kind: Kind, client: Redis, w
 # -- long waits
 
 
+@pytest.mark.timed
 @pytest.mark.thin
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 async def test_a_long_wait_is_logged_once_with_its_holder(
@@ -189,11 +195,10 @@ async def test_a_long_wait_is_logged_once_with_its_holder(
 
     async with kind.make(client, "a"):
         lock = kind.make(client if where == "here" else join(), "a")
-        waiters = [asyncio.create_task(hold(lock)) for _ in range(2)]
-        await eventually(lambda: len(told()) == 2)
+        waiter = asyncio.create_task(hold(lock))
+        await eventually(told)
         await asyncio.sleep(0.3)
-        assert len(told()) == 2
-        for message in told():
-            assert "'a': waiting for 0." in message
-            assert f"by {socket.gethostname()} pid {os.getpid()} task" in message
-    await asyncio.wait_for(asyncio.gather(*waiters), 5)
+        assert len(told()) == 1
+        assert re.search(r"'a': waiting for \d+\.\d", told()[0])
+        assert f"by {socket.gethostname()} pid {os.getpid()} task" in told()[0]
+    await asyncio.wait_for(waiter, 5)

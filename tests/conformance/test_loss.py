@@ -7,14 +7,15 @@ import gc
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from aiolocks import LeaseState, LockLostError, LockNotOwnedError, Session
-from tests.conformance.conftest import Kind, nothing_left, server_remaining, short
+from aiolocks import LeaseState, Lock, LockLostError, LockNotOwnedError, Session
+from tests.conformance.conftest import SHORT, Kind, nothing_left, server_remaining, stall
 from tests.conftest import blocking
 from tests.support.clusters import Cluster
 from tests.support.servers import Server
@@ -22,9 +23,10 @@ from tests.support.spoiling import cancelling, spoil
 from tests.support.waiting import eventually
 
 Keys = Callable[..., list[str]]
-TTL = 0.3
+TTL = 3.0
 
 
+@pytest.mark.timed
 async def test_body_is_cancelled(
     kind: Kind, client: Redis, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -47,6 +49,7 @@ async def test_body_is_cancelled(
     assert [record.levelno for record in caplog.records if "lost" in record.message] == [logging.WARNING]
 
 
+@pytest.mark.timed
 async def test_children_are_ended_by_the_bodys_unwinding(kind: Kind, client: Redis, keys: Keys) -> None:
     ended = 0
 
@@ -60,18 +63,21 @@ async def test_children_are_ended_by_the_bodys_unwinding(kind: Kind, client: Red
     for group in ("asyncio", "anyio"):
         with pytest.raises(LockLostError):
             async with kind.make(client, "a", ttl=TTL):
-                await client.delete(*keys())
+                # The session may hear of it before the answer.
                 if group == "asyncio":
                     async with asyncio.TaskGroup() as tasks:
                         tasks.create_task(child())
                         tasks.create_task(child())
+                        await client.delete(*keys())
                 else:
                     async with anyio.create_task_group() as children:
                         children.start_soon(child)
                         children.start_soon(child)
+                        await client.delete(*keys())
     assert ended == 4
 
 
+@pytest.mark.timed
 async def test_body_in_which_a_task_group_has_failed_is_told(kind: Kind, client: Redis, keys: Keys) -> None:
     with pytest.raises(LockLostError):
         async with kind.make(client, "a", ttl=TTL):
@@ -82,25 +88,29 @@ async def test_body_in_which_a_task_group_has_failed_is_told(kind: Kind, client:
     assert cancelling() == left
 
 
-async def test_bodys_own_exception_wins(kind: Kind, client: Redis, keys: Keys) -> None:
+async def test_bodys_own_exception_wins(
+    kind: Kind, client: Redis, keys: Keys, server: Server, cluster: Cluster | None
+) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         async with kind.make(client, "a"):
-            await client.delete(*keys())
+            delete_at_once(keys(), urls_of(server, cluster))
             _ = 1 / 0
     assert any("was lost" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.timed
 async def test_exception_raised_while_unwinding_wins(kind: Kind, client: Redis, keys: Keys) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         async with kind.make(client, "a", ttl=TTL):
-            await client.delete(*keys())
             try:
+                await client.delete(*keys())  # of which the session may hear before the answer
                 await asyncio.sleep(5)
             finally:
                 _ = 1 / 0
     assert any("was lost" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.timed
 async def test_cancellation_from_outside_wins(kind: Kind, client: Redis, keys: Keys) -> None:
     async def hold() -> None:
         async with kind.make(client, "a", ttl=TTL):
@@ -117,7 +127,12 @@ async def test_cancellation_from_outside_wins(kind: Kind, client: Redis, keys: K
     assert any("was lost" in note for note in caught.value.__notes__)
 
 
+def urls_of(server: Server, cluster: Cluster | None) -> list[str]:
+    return [server.url] if cluster is None else [node.url for node in cluster.masters]
+
+
 def delete_at_once(keys: list[str], urls: list[str]) -> None:
+    """Without a turn of the loop in which the session could hear of it."""
     for url in urls:
         with blocking(url) as client:
             for key in keys:
@@ -131,10 +146,7 @@ async def test_timeout_around_the_body_wins(
     """The deadline comes first, and the loss shows at the end of the block."""
     with pytest.raises(TimeoutError) as caught:
         async with asyncio.timeout(None) as deadline, kind.make(client, "a"):
-            # Without a turn of the loop in which the session could hear of it.
-            delete_at_once(
-                keys(), [server.url] if cluster is None else [node.url for node in cluster.masters]
-            )
+            delete_at_once(keys(), urls_of(server, cluster))
             deadline.reschedule(asyncio.get_running_loop().time())
             await asyncio.sleep(5)
     assert not isinstance(caught.value, LockLostError)
@@ -152,19 +164,21 @@ async def test_loss_that_shows_only_at_the_end(kind: Kind, client: Redis, keys: 
         await lease.release()
 
 
+@pytest.mark.timed
 async def test_body_that_swallows_the_cancel_is_told_at_the_end(
     kind: Kind, client: Redis, keys: Keys
 ) -> None:
     with pytest.raises(LockLostError):
         async with kind.make(client, "a", ttl=TTL):
-            await client.delete(*keys())
             with pytest.raises(asyncio.CancelledError):
+                await client.delete(*keys())
                 await asyncio.sleep(5)
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
 
 
+@pytest.mark.timed
 async def test_nested_leases_lost_at_once(kind: Kind, client: Redis, keys: Keys) -> None:
     with pytest.raises(LockLostError):
         async with kind.make(client, "a", ttl=TTL), kind.make(client, "b", ttl=TTL):
@@ -175,6 +189,7 @@ async def test_nested_leases_lost_at_once(kind: Kind, client: Redis, keys: Keys)
     assert task.cancelling() == 0
 
 
+@pytest.mark.timed
 async def test_on_lost_ignore(kind: Kind, client: Redis, keys: Keys) -> None:
     async with kind.make(client, "a", ttl=TTL, on_lost="ignore") as lease:
         await client.delete(*keys())
@@ -183,11 +198,12 @@ async def test_on_lost_ignore(kind: Kind, client: Redis, keys: Keys) -> None:
         await asyncio.sleep(0.01)  # the body goes on
 
 
+@pytest.mark.timed
 async def test_not_entered_is_told_by_its_state(kind: Kind, client: Redis, keys: Keys) -> None:
     lease = await kind.make(client, "a", ttl=TTL).acquire()
     waiting = asyncio.create_task(lease.wait_lost())
     await client.delete(*keys())
-    await asyncio.wait_for(waiting, TTL)
+    await asyncio.wait_for(waiting, TTL + stall())
     await lease.wait_lost()
     with pytest.raises(LockLostError):
         lease.ensure_held()
@@ -206,30 +222,33 @@ async def test_what_somebody_else_holds_by_now_is_left_alone(kind: Kind, client:
         assert other.fencing_token > lease.fencing_token
 
 
+@pytest.mark.timed
 async def test_without_renewal_it_ends_with_its_ttl(kind: Kind, client: Redis) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(LockLostError, match="auto_renew is off"):
         async with kind.make(client, "a", ttl=TTL, auto_renew=False):
             await asyncio.sleep(5)
-    assert TTL * 0.9 < loop.time() - began < TTL + 0.4  # it counts from when there is a connection
+    assert TTL * 0.9 < loop.time() - began < TTL + 0.4 + stall()  # it counts from when there is a connection
 
 
+@pytest.mark.timed
 async def test_max_hold(kind: Kind, client: Redis, join: Callable[..., Redis]) -> None:
     loop = asyncio.get_running_loop()
     began = 0.0
     with pytest.raises(LockLostError, match="max_hold has passed"):
-        async with kind.make(client, "a", ttl=short(kind), max_hold=2 * short(kind)):
+        async with kind.make(client, "a", ttl=SHORT, max_hold=2 * SHORT):
             began = loop.time()
             while True:
                 asked = loop.time()
                 left = await server_remaining(kind, client)
                 # The server's ttl never reaches past it.
-                assert asked + left <= began + 2 * short(kind) + 0.02
-                await asyncio.sleep(0.02)
-    assert short(kind) < loop.time() - began < 2 * short(kind) + 1  # it counts from before the request
+                assert asked + left <= began + 2 * SHORT + 0.02
+                await asyncio.sleep(0.1)
+    assert SHORT < loop.time() - began < 2 * SHORT + 1 + stall()  # it counts from before the request
 
 
+@pytest.mark.timed
 async def test_grace(kind: Kind, client: Redis, keys: Keys) -> None:
     """The body ends while the lock is still held, and nothing is left of it."""
     left = 0.0
@@ -241,12 +260,13 @@ async def test_grace(kind: Kind, client: Redis, keys: Keys) -> None:
             finally:
                 left = lease.remaining()
                 assert await lease.owned()
-    assert TTL / 4 < left <= TTL / 2 + 1e-9
+    assert TTL / 4 - stall() < left <= TTL / 2 + 1e-9
     await nothing_left(kind, keys)
 
 
+@pytest.mark.timed
 async def test_a_collected_lease_is_let_run_out(kind: Kind, client: Redis, keys: Keys) -> None:
-    ttl = 0.5
+    ttl = SHORT
     lock = kind.make(client, "a", ttl=ttl)
     lease = await lock.acquire()
     with pytest.warns(ResourceWarning, match="'a' was never released"):
@@ -254,13 +274,14 @@ async def test_a_collected_lease_is_let_run_out(kind: Kind, client: Redis, keys:
         gc.collect(1)  # the young: all of them would take as long as the ttl
     assert keys()
     # Some kinds keep their keys for a second longer, to see what has come to its end.
-    await eventually(lambda: not keys(), within=ttl + 1.2)
-    async with lock.acquire(blocking_timeout=0.5):  # nobody here is thought to hold it
+    await eventually(lambda: not keys(), within=ttl + 1.2 + stall())
+    async with lock.acquire(blocking_timeout=0.5 + stall()):  # nobody here is thought to hold it
         pass
 
 
+@pytest.mark.timed
 async def test_waiter_behind_a_collected_lease_gets_in(kind: Kind, client: Redis) -> None:
-    ttl = 1.5 * short(kind)
+    ttl = 1.5 * SHORT
     lock = kind.make(client, "a", ttl=ttl)
     lease = await lock.acquire()
     waiter = asyncio.create_task(lock.acquire())
@@ -268,43 +289,48 @@ async def test_waiter_behind_a_collected_lease_gets_in(kind: Kind, client: Redis
     with pytest.warns(ResourceWarning):
         del lease
         gc.collect()
-    await (await asyncio.wait_for(waiter, ttl + 1.5)).release()
+    await (await asyncio.wait_for(waiter, ttl + 1.5 + stall())).release()
 
 
+@pytest.mark.timed
 async def test_t_c_7_no_renewal_behind_a_release(kind: Kind, client: Redis, keys: Keys) -> None:
     """Dozens of short holds, then silence: nothing comes back to life, nothing more is sent."""
-    lock = kind.make(client, "a", ttl=short(kind))
+    lock = kind.make(client, "a", ttl=SHORT)
     for _ in range(60):
         async with lock:
             pass
     sent = Session.of(client).statistics().commands_sent
-    await asyncio.sleep(short(kind))
+    await asyncio.sleep(SHORT)
     await nothing_left(kind, keys)
-    assert Session.of(client).statistics().commands_sent == sent
+    assert sent <= Session.of(client).statistics().commands_sent <= sent + stall()
 
 
-async def test_10_000_leases_need_no_task_each(kind: Kind, client: Redis, way: str, transport: str) -> None:
-    # That no kind needs more than the core does, over whatever way, shows at a smaller number, too.
-    many = kind.name == "lock" and way == "tracking"
-    number_of, ttl, renewed_after = (10_000, 12, 4.5) if many else (60, 6, 2.4)
-    before = ours(transport)
+@pytest.mark.parametrize(
+    "number_of", [2_000, pytest.param(10_000, marks=[pytest.mark.more, pytest.mark.timeout(120)])]
+)
+async def test_thousands_of_leases_need_no_task_each(redis: Redis, number_of: int) -> None:
+    await no_task_each(lambda name: Lock(redis, name, ttl=12), number_of, at_once=500, until=4.5, most=3)
+
+
+@pytest.mark.timed
+async def test_many_leases_need_no_task_each(kind: Kind, client: Redis, transport: str) -> None:
+    at_once = 60 if kind.masters == 1 else 50  # each of several masters has to answer within ttl / 20
+    most = 16 if transport == "plain" else 3  # it takes a few tasks to call the client, which has some itself
+    await no_task_each(lambda name: kind.make(client, name, ttl=6), 60, at_once=at_once, until=2.4, most=most)
+
+
+async def no_task_each(
+    make: Callable[[str], Any], number_of: int, *, at_once: int, until: float, most: int
+) -> None:
+    """At most so many are there when all are held, and when they have been renewed."""
+    before = asyncio.all_tasks()
     leases = []
-    at_once = 500 if kind.masters == 1 else 50  # each of several masters has to answer within ttl / 20
     for start in range(0, number_of, at_once):
-        leases += await asyncio.gather(
-            *(kind.make(client, f"a{number}", ttl=ttl).acquire() for number in range(start, start + at_once))
-        )
-    most = 3
-    if transport == "plain":  # it takes a few tasks to call the client, and the client has some of its own
-        before, most = 0, 16
+        names = [f"a{number}" for number in range(start, min(start + at_once, number_of))]
+        leases += await asyncio.gather(*(make(name).acquire() for name in names))
     # While a connection is being made, for a slot that is new, there may be some more.
-    await eventually(lambda: ours(transport) - before <= most, within=1)
-    await asyncio.sleep(renewed_after)
-    await eventually(lambda: ours(transport) - before <= most, within=1)
+    await eventually(lambda: len(asyncio.all_tasks() - before) <= most, within=1 + stall())
+    await asyncio.sleep(until)
+    await eventually(lambda: len(asyncio.all_tasks() - before) <= most, within=1 + stall())
     assert {lease.state for lease in leases} == {LeaseState.HELD}
     await asyncio.gather(*(lease.release() for lease in leases))
-
-
-def ours(transport: str) -> int:
-    tasks = asyncio.all_tasks()
-    return sum(transport == "multiplexed" or task.get_name().startswith("aiolocks") for task in tasks)

@@ -21,7 +21,7 @@ def waiting(session: Session) -> Callable[[int], Awaitable[object]]:
     """Returns when that many wait: `await waiting(1)`."""
 
     async def waiting(number: int) -> None:
-        await eventually(lambda: session.statistics().waiters == number, within=5)
+        await eventually(lambda: session.statistics().waiters == number, within=20)
 
     return waiting
 

@@ -13,7 +13,19 @@ import pytest
 from aiohttp import web
 from redis.asyncio import Redis
 
-from aiolocks import FairLock, Lock, LockTimeoutError, ReentrantLock, RWLock, Semaphore, Session
+from aiolocks import (
+    ConfigurationError,
+    FairLock,
+    Lock,
+    LockTimeoutError,
+    ReentrantLock,
+    RWLock,
+    Semaphore,
+    Session,
+    current_lease,
+    ensure_held,
+    name_of,
+)
 from aiolocks.contrib._holds import holds_of
 from aiolocks.contrib._refusing import UNHEALTHY
 from aiolocks.contrib.aiohttp import LEASE, SESSION, health, locked, session_ctx
@@ -97,6 +109,27 @@ async def test_the_name_is_made_of_the_request(app: web.Application, client: aio
     assert answers == NAMES
 
 
+async def test_a_handler_is_inside_of_its_lease(
+    app: web.Application, client: aiohttp.ClientSession, session: Session
+) -> None:
+    @locked("it:{it}")
+    async def handler(request: web.Request) -> web.Response:
+        assert current_lease() is request[LEASE]
+        name = name_of("it:{it}", it=request.match_info["it"])
+        return web.Response(text=(await asyncio.to_thread(ensure_held, name)).name)
+
+    async def outside(_: web.Request) -> web.Response:
+        with pytest.raises(LookupError):
+            current_lease()
+        return web.Response(text="outside")
+
+    app.add_routes([web.get("/held/{it}", handler), web.get("/outside", outside)])
+    async with aiohttp_serves(app) as url:  # one connection, and so one task of the server
+        for path, answer in (("held/a%40b", "it:a%40b"), ("outside", "outside"), ("held/7", "it:7")):
+            got = await client.get(aiohttp.client.URL(f"{url}/{path}", encoded=True))
+            assert await got.text() == answer
+
+
 async def test_what_is_not_there_is_refused(
     app: web.Application, client: aiohttp.ClientSession, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,6 +176,21 @@ async def test_the_refusal_says_when_to_try_again_and_nothing_else(
         assert (await client.post(f"{url}/other")).status == 200
 
 
+@pytest.mark.parametrize("below", [False, True])
+async def test_health_without_the_call_is_an_error_at_start(redis: Redis, below: bool) -> None:
+    app = web.Application()
+    app.cleanup_ctx.append(session_ctx(redis))
+    sub = web.Application()
+    with pytest.warns(DeprecationWarning, match="Bare functions"):
+        (sub if below else app).router.add_get("/ready", health)  # type: ignore[arg-type]
+    if below:
+        app.add_subapp("/below", sub)
+    runner = web.AppRunner(app)
+    with pytest.raises(ConfigurationError, match=r"/ready.* is the function health, .* health\(\)"):
+        await runner.setup()
+    await runner.cleanup()
+
+
 async def test_the_refusal_is_what_one_has_chosen(
     app: web.Application, client: aiohttp.ClientSession, session: Session, holder: Any
 ) -> None:
@@ -174,8 +222,8 @@ async def test_503_without_redis(
     server = await own_server()
     app = web.Application()
     app.cleanup_ctx.append(session_ctx(connect(server)))
-    app.router.add_get("/", locked("it", blocking_timeout=0.3)(tells_its_name))
-    app.router.add_get("/ready", health(within=0.1))
+    app.router.add_get("/", locked("it", blocking_timeout=1)(tells_its_name))
+    app.router.add_get("/ready", health(within=0.5))
     async with aiohttp_serves(app) as url:
         assert (await client.get(url)).status == 200
         assert (await client.get(f"{url}/ready")).status == 200
@@ -184,9 +232,9 @@ async def test_503_without_redis(
         assert (unready.status, await unready.text()) == (503, UNHEALTHY)
         begun = time.monotonic()
         refused = await client.get(url)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 10
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
-        assert "a request was refused" in caplog.text
+        await eventually(lambda: "a request was refused" in caplog.text)
         server.resume()
         assert (await client.get(url)).status == 200
 
@@ -204,7 +252,7 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
 ) -> None:
     ended: list[BaseException] = []
 
-    @locked("it", ttl=0.3)
+    @locked("it", ttl=2)
     async def runs(request: web.Request) -> web.Response:
         if "spoiled" in request.query:
             await spoil()
@@ -255,7 +303,7 @@ async def test_a_request_finds_the_lease_that_the_last_one_has_left(
 async def test_an_answer_that_has_begun_ends_with_the_connection_when_the_lease_is_lost(
     app: web.Application, client: aiohttp.ClientSession, redis: Redis, keys: Callable[[], list[str]]
 ) -> None:
-    @locked("it", ttl=0.3)
+    @locked("it", ttl=2)
     async def handler(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
@@ -316,6 +364,34 @@ async def test_one_of_several_kinds(app: web.Application, client: aiohttp.Client
             for path in ("fair", "several", "writer", "reentrant")
         ]
     assert told == ["fairlock 7", "semaphore 30", "rwlock.writer 30", "reentrantlock 30"]
+
+
+async def test_what_is_streamed_is_written_under_the_lock(
+    app: web.Application, client: aiohttp.ClientSession, session: Session
+) -> None:
+    held: list[int] = []
+
+    @locked("report")
+    async def report(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            for _ in range(3 if "short" in request.query else 10_000):
+                await response.write(b"x" * 10_000)
+        finally:
+            held.append(session.statistics().leases_held)
+        return response
+
+    app.router.add_get("/", report)
+    async with aiohttp_serves(app) as url:
+        async with HalfClient(url, "GET /") as leaves:  # the connection takes no more, and then is gone
+            await leaves.reader.readexactly(1)
+            waiting = [asyncio.create_task(client.get(f"{url}/?short=1")) for _ in range(2)]
+            await eventually(lambda: session.statistics().waiters == 2)
+            assert held == []
+        assert [len(await (await one).read()) for one in waiting] == [30_000] * 2
+        await eventually(lambda: session.statistics().leases_held == 0)
+    assert held == [1, 1, 1]
 
 
 # -- a client that hangs up

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +20,7 @@ from fastapi import FastAPI
 from redis.asyncio import Redis
 from starlette.applications import Starlette
 
-from aiolocks import Leadership, Lock, Session, SessionClosedError, Term
+from aiolocks import Leadership, Lock, Schedule, Session, SessionClosedError, Term, Tick
 from aiolocks.contrib.aiohttp import SESSION, session_ctx
 from aiolocks.contrib.fastapi import session_lifespan, session_of
 from tests.conftest import Connect, OwnServer
@@ -182,18 +187,19 @@ async def test_it_goes_on_after_an_outage(
     async with running(connect(server), background=[sweep, lead]):
         await eventually(lambda: swept and led)
         server.kill()
-        await asyncio.sleep(3)
+        await eventually(lambda: any("Lock 'sweep' was lost" in one for one in lines(caplog, logging.ERROR)))
+        await asyncio.sleep(0.3)
         await server.start()
         swept = led = 0
-        await eventually(lambda: swept > 3 and led > 3, within=5)
+        await eventually(lambda: swept > 3 and led > 3)
         trouble = True
-        await asyncio.sleep(0.3)
+        await eventually(lambda: "leadership 'leads': main failed after" in caplog.text)
         trouble = False
         swept = led = 0
-        await eventually(lambda: swept > 3 and led > 3, within=5)
+        await eventually(lambda: swept > 3 and led > 3)
     errors = lines(caplog, logging.ERROR)
     assert any("Lock 'sweep' was lost" in error for error in errors)
-    assert "Leadership 'leads': main failed after" in caplog.text
+    assert "leadership 'leads': main failed after" in caplog.text
 
 
 @each
@@ -269,7 +275,130 @@ async def test_with_a_session_that_was_closed_it_ends(
     async with running(session, background=[waits]):
         await eventually(lambda: session.statistics().leases_held == 2)
         await session.aclose()
-        await eventually(lambda: any("has ended" in line for line in lines(caplog, logging.ERROR)))
+        await eventually(lambda: any("has ended" in line for line in lines(caplog, logging.WARNING)))
+
+
+class Panic(BaseException):
+    """As an extension in Rust raises it: `pyo3_runtime.PanicException` is no `Exception`."""
+
+
+@each
+@pytest.mark.usefixtures("at_once")
+async def test_an_exception_that_is_no_exception_is_told_and_it_begins_again(
+    running: Running, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = 0
+
+    async def fails(session: Session) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise Panic("index out of bounds")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise Panic("at the end, too")
+
+    async with running(redis, background=[fails]):
+        await eventually(lambda: calls == 2)
+    again, ended = lines(caplog, logging.ERROR)
+    assert re.search(r"fails failed after 0.0 s, and begins again in 0\.\d s: index out of bounds", again)
+    assert ended.endswith("fails has ended")
+
+
+@pytest.mark.parametrize("ends", ["SystemExit(3)", pytest.param("KeyboardInterrupt", marks=pytest.mark.more)])
+def test_what_ends_a_process_ends_it(server: Server, ends: str) -> None:
+    program = f"""
+import asyncio
+from fastapi import FastAPI
+from aiolocks.contrib.fastapi import session_lifespan
+
+async def sweep(session):
+    raise {ends}
+
+async def main():
+    app = FastAPI(lifespan=session_lifespan({server.url!r}, background=[sweep]))
+    async with app.router.lifespan_context(app):
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=30)
+    assert done.returncode == (3 if ends == "SystemExit(3)" else -signal.SIGINT), done.stderr.decode()
+
+
+@each
+@pytest.mark.leaves_keys  # the schedule's
+async def test_functions_of_nothing_run_too_and_those_of_the_library(
+    running: Running, redis: Redis, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: set[str] = set()
+    nightly = Schedule(session, "nightly", every=0.05)
+    leadership = Leadership(session, "leads")
+
+    @nightly
+    async def job(tick: Tick) -> None:
+        seen.add("job")
+
+    async def main(term: Term) -> None:
+        seen.add("main")
+        await asyncio.sleep(60)
+
+    async def alone() -> None:
+        seen.add("alone")
+        await asyncio.sleep(60)
+
+    async def more(text: str, session: Session, *, number: int) -> None:
+        assert not await Lock(session, text).locked()
+        seen.add(f"{text} {number}")
+
+    class Sweeper:
+        async def __call__(self, session: Session) -> None:
+            assert not await Lock(session, "a").locked()
+            seen.add("object")
+
+        async def sweep(self) -> None:
+            seen.add("method")
+
+    background = [
+        nightly.run,
+        partial(leadership.run, main),
+        alone,
+        partial(more, "part", number=2),
+        lambda session: more("lambda", session, number=3),
+        Sweeper(),
+        Sweeper().sweep,
+    ]
+    async with running(redis, background=background):
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        await eventually(
+            lambda: seen == {"job", "main", "alone", "part 2", "lambda 3", "object", "method"}, within=10
+        )
+    assert any("Schedule.run of <Schedule 'nightly'" in name for name in names)
+    assert lines(caplog, logging.ERROR) == []
+
+
+@each
+async def test_one_that_is_not_async_is_told_and_ends(
+    running: Running, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[Session] = []
+
+    async with running(redis, background=[calls.append]):
+        await eventually(lambda: lines(caplog, logging.ERROR))
+    (error,) = lines(caplog, logging.ERROR)
+    assert error.endswith("list.append is not async: it returned None, and has ended")
+    assert len(calls) == 1
+
+
+async def _streams(session: Session) -> AsyncIterator[None]:
+    yield
+
+
+async def _needs_more(session: Session, table: str) -> None: ...
+
+
+async def _needs_a_name(session: Session, *, table: str) -> None: ...
 
 
 @each
@@ -280,9 +409,23 @@ async def test_with_a_session_that_was_closed_it_ends(
         ([1], "background has functions"),
         ("sweep", "background is a list of functions"),
         (None, "background is a list of functions"),
+        ([_streams], "async functions, and .*_streams.* is a generator"),
+        ([partial(_streams)], "is a generator"),
+        (
+            [_needs_more],
+            r"the session, or with nothing, and .*_needs_more.* needs \(session.*table",
+        ),
+        ([_needs_a_name], "needs"),
+        ([Lock(Redis(), "a")], "background has functions, not <Lock"),
+        ([Schedule(Redis(), "a", every=60)], r"give \[nightly.run\] for a Schedule"),
+        ([Leadership(Redis(), "a")], r"\[partial\(leadership.run, main\)\] for a Leadership"),
+        ([Leadership(Redis(), "a").run], r"needs \(main.*partial\(leadership.run, main\)"),
+        ([partial(Leadership(Redis(), "a").run, on_error="again")], r"needs \(main"),
     ],
 )
-async def test_what_is_no_function_is_told(running: Running, redis: Redis, background: Any, why: str) -> None:
+async def test_what_cannot_run_is_told_at_once(
+    running: Running, redis: Redis, background: Any, why: str
+) -> None:
     with pytest.raises(TypeError, match=why):
         async with running(redis, background=background):
             pass
@@ -293,6 +436,25 @@ async def test_what_a_function_returns_is_none(redis: Redis) -> None:
 
     with pytest.raises(TypeError, match=r"\[sweep\], not \[sweep\(…\)\]"):
         session_lifespan(redis, background=[sweep(None)])  # type: ignore[arg-type, list-item]
+
+
+async def test_it_runs_in_the_context_of_the_lifespan(redis: Redis) -> None:
+    variable: ContextVar[str] = ContextVar("variable")
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def own(app: Any) -> AsyncIterator[None]:
+        variable.set("of the lifespan")
+        yield
+
+    async def beside(session: Session) -> None:
+        seen.append(variable.get())
+        async with Lock(session, "a"):
+            seen.append(variable.get())
+
+    app = FastAPI(lifespan=session_lifespan(redis, lifespan=own, background=[beside]))
+    async with app.router.lifespan_context(app):
+        await eventually(lambda: seen == ["of the lifespan"] * 2)
 
 
 async def test_it_runs_within_your_own_lifespan(redis: Redis) -> None:

@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket
 
 from aiolocks import (
     BackendError,
+    Combiner,
     ConfigurationError,
     DeadlockError,
     DuplicateJobError,
@@ -40,6 +41,7 @@ from aiolocks import (
 )
 from aiolocks.contrib.aiohttp import SESSION, error_middleware, locked, session_ctx
 from aiolocks.contrib.fastapi import Limited, Locked, install_error_handlers, session_lifespan, session_of
+from aiolocks.lock import together
 from tests.conftest import Connect, OwnServer
 from tests.contrib.serving import aiohttp_serves, uvicorn_serves
 
@@ -169,6 +171,7 @@ async def test_the_answer_to_an_error(
     assert (answer.status_code, answer.headers.get("Retry-After")) == (status, again)
     assert list(answer.json()) == ["detail"]
     assert "secret-name" not in answer.text
+    together.flush()
     (told,) = [one for one in caplog.records if one.name == "aiolocks.requests"]
     assert "GET /things/" in told.getMessage()
     assert body is uses_a_closed_session or "secret-name" in told.getMessage()
@@ -303,15 +306,15 @@ async def test_a_lock_that_is_lost_under_a_handler(
         if handled:
             install_error_handlers(app)
 
-        @app.get("/locked", dependencies=[Locked("it", ttl=0.3)])
+        @app.get("/locked", dependencies=[Locked("it", ttl=2)])
         async def one() -> None:
             await loses()
 
-        @app.get("/limited", dependencies=[Limited("them", of_one, ttl=0.3)])
+        @app.get("/limited", dependencies=[Limited("them", of_one, ttl=2)])
         async def two() -> None:
             await loses()
 
-        @app.get("/ends", dependencies=[Locked("it", ttl=0.3)])
+        @app.get("/ends", dependencies=[Locked("it", ttl=2)])
         async def three() -> None:
             await redis.delete(*keys())
 
@@ -327,7 +330,7 @@ async def test_a_lock_that_is_lost_under_a_handler(
 async def test_a_lock_that_is_lost_under_a_handler_of_aiohttp(
     session: Session, http: httpx.AsyncClient, redis: Redis, keys: Callable[[], list[str]]
 ) -> None:
-    @locked("it", ttl=0.3)
+    @locked("it", ttl=2)
     async def loses(request: web.Request) -> web.Response:
         await redis.delete(*keys())
         await asyncio.sleep(20)
@@ -493,3 +496,45 @@ def test_it_wants_an_application() -> None:
     given: Any = web.Application()
     with pytest.raises(TypeError, match="application of FastAPI or Starlette"):
         install_error_handlers(given)
+
+
+@pytest.mark.leaves_keys("aiolocks:combiner*")
+async def test_a_full_combiner_is_one_line_for_all_requests(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="aiolocks")
+    async with Session(redis) as session:
+        await Combiner(session, "full", most_waiting=1).leave(0)
+
+        async def body(session: Session) -> None:
+            await Combiner(session, "full", most_waiting=1).leave(1)
+
+        async with of_fastapi(session, body) as url, httpx.AsyncClient() as client:
+            answers = await asyncio.gather(*(client.get(f"{url}/things/{n}") for n in range(50)))
+            assert {answer.status_code for answer in answers} == {503}
+            await asyncio.sleep(0.6)
+    lines = [one for one in caplog.records if one.name == "aiolocks.requests"]
+    (line,) = [one.getMessage() for one in lines if one.levelno >= logging.WARNING][:1]
+    assert sum(one.levelno >= logging.WARNING for one in lines) <= 2
+    assert sum(one.levelno == logging.DEBUG for one in lines) == 50
+    assert line.startswith("50 requests were answered 503: Combiner 'full' is full: 1 items wait"), line
+    assert line.endswith(": GET /things/{thing}")
+
+
+async def test_the_last_call_counts_and_a_handler_of_the_application_goes_first() -> None:
+    async def own(request: Any, error: Exception) -> PlainTextResponse:
+        return PlainTextResponse("own", 418)
+
+    async def times_out(request: Any) -> Any:
+        raise TIMEOUT
+
+    async def is_away(request: Any) -> Any:
+        raise BackendError("Redis is away")
+
+    app = Starlette(routes=[Route("/times-out", times_out), Route("/is-away", is_away)])
+    app.add_exception_handler(BackendError, own)
+    install_error_handlers(app, status=409)
+    install_error_handlers(app, status=429)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as http:
+        assert (await http.get("/times-out")).status_code == 429
+        assert (await http.get("/is-away")).text == "own"

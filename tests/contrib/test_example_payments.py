@@ -159,6 +159,8 @@ async def served(server: Server, database: str) -> AsyncIterator[Service]:
         await process.wait()
 
 
+# `test_idempotency_kills.py` shows the same of a service in fewer processes.
+@pytest.mark.whole
 @pytest.mark.timeout(180)
 async def test_the_ledger_adds_up(server: Server, redis: Redis) -> None:
     await run(server, redis, payments=30, duplicates=3, seconds=2)

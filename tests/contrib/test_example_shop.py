@@ -42,6 +42,7 @@ BACK = TTL + 2
 # -- what its readers do
 
 
+@pytest.mark.timeout(180)
 def test_its_own_tests_pass() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "examples/shop"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -454,3 +455,38 @@ async def balanced(connection: AsyncConnection, customers: Customers) -> None:
     assert set(ticks.values()) == {1}, "a tick was run twice"
     assert not customers.uneven
     assert min(len(parcels), len(payments), len(bookings), len(ticks)) >= 20
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc to see what is left")
+async def test_its_command_leaves_nothing_after_sigterm(tmp_path: Path) -> None:
+    def left() -> list[str]:
+        lines = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if str(tmp_path) in line:
+                    lines.append(line)
+        return lines
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "examples.shop", "--port", port),
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(40):
+            while b"/locks for the operator" not in await process.stdout.readline():
+                pass  # PostgreSQL has something to say, too
+        assert any("postgres" in line for line in left())
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 40) == 128 + signal.SIGTERM
+        await eventually(lambda: not left(), within=10)
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("shop-")]  # noqa: PTH208
+    finally:
+        if process.returncode is None:
+            process.kill()

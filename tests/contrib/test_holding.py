@@ -36,9 +36,9 @@ async def steps(number: int) -> None:
 
 async def serve(session: Session, gone: Gone | None, recipe: Recipe = RECIPE) -> str:
     try:
-        async with holding(session, "it", recipe, gone, route="GET /it") as lease:
+        async with holding(session, "it", recipe, gone, route="GET /it") as held:
             await asyncio.sleep(0.002)
-            lease.ensure_held()
+            held.lease.ensure_held()
             return "served"
     except Refusal as refusal:
         return str(refusal.status)

@@ -30,8 +30,11 @@ async def test_it_is_done_once_and_answered_byte_for_byte(
         first = await sent(http, url, "ok")
         assert (first.status_code, first.content) == (201, b"receipt 1 \0\xff")
         assert first.headers.get_list("set-cookie") == ["a=1", "b=2"]
+        assert "idempotent-replayed" not in first.headers
         for key in ('"k"', "k", '"k";v=1'):
-            assert whole(await sent(http, url, "ok", key)) == whole(first)
+            again = await sent(http, url, "ok", key)
+            assert whole(again) == whole(first)
+            assert again.headers["Idempotent-Replayed"] == "true"
         assert till.rung_up == 1
 
         # Another key, another user, no key, another method: done.
@@ -178,7 +181,7 @@ async def test_a_lost_lease_neither_cancels_the_work_nor_repeats_it(
     serves: Serves, session: Session, redis: Redis, http: httpx.AsyncClient, prefix: str
 ) -> None:
     till = Till()
-    async with serves(till, session, ttl=0.3) as url:
+    async with serves(till, session, ttl=2) as url:
         first = asyncio.create_task(sent(http, url, "wait"))
         await eventually(lambda: till.rung_up == 1, within=5)
         lost = session.statistics().losses
@@ -219,6 +222,7 @@ async def test_a_cookie_is_for_the_client_that_was_answered_first(
             assert (await first).headers.get_list("set-cookie") == ["a=1", "b=2"]
             for again in (*[await one for one in waiting], await sent(http, url, "wait")):
                 assert "set-cookie" not in again.headers
+                assert again.headers["idempotent-replayed"] == "true"
                 assert whole(again) == whole(await first)
     async for key in redis.scan_iter(f"{prefix}:singleflight:*"):
         assert b"a=1" not in b"".join(str(pair).encode() for pair in (await redis.hgetall(key)).items())

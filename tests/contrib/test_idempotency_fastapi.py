@@ -4,6 +4,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,11 +12,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from aiolocks import Lock, Session
-from aiolocks.contrib.fastapi import Locked, current_session, session_lifespan
+from aiolocks.contrib.fastapi import Locked, RateLimited, current_session, session_lifespan
 from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency.fastapi import idempotent_route
 from tests.contrib.ledgers import METADATA, PAYMENTS, database, payments, store_of
@@ -321,3 +323,47 @@ async def test_one_who_has_waited_for_the_answer_of_another_is_asked_too(session
         may.allows = False
         go_on.set()
         assert [(await one).status_code for one in (first, second)] == [200, 403]
+
+
+# -- the limits of a repetition
+
+
+@pytest.mark.parametrize("lifespan", [False, True])
+async def test_a_replay_tells_how_its_own_limits_stand(session: Session, lifespan: bool) -> None:
+    limit: Any = RateLimited("pay:{client}", 2, per=60, policy="pay")
+    router = APIRouter(route_class=idempotent_route(scope=of_request), dependencies=[limit])
+
+    @router.post("/payments", status_code=201)
+    async def pay() -> JSONResponse:
+        return JSONResponse("paid", 201, {"Location": "/payments/1"})
+
+    app = app_of(router, session)
+    app.router.lifespan_context = session_lifespan(session)
+    async with app.router.lifespan_context(app) if lifespan else nullcontext(), client_of(app) as client:
+        answers = [await client.post("/shop/payments", headers=KEY) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [201, 201, 429]
+    assert [answer.headers.get("Idempotent-Replayed") for answer in answers] == [None, "true", None]
+    assert [answer.headers.get("Location") for answer in answers] == ["/payments/1", "/payments/1", None]
+    assert [answer.headers.get_list("RateLimit") for answer in answers] == [
+        ['"pay";r=1;t=30'], ['"pay";r=0;t=60'], ['"pay";r=0;t=30']
+    ]  # fmt: skip
+    assert {answer.headers["RateLimit-Policy"] for answer in answers} == {'"pay";q=2;w=60'}
+    await session.force_release("pay:127.0.0.1", kind="ratelimit")
+
+
+async def test_a_replay_that_no_limit_has_counted_tells_of_none(session: Session) -> None:
+    app = FastAPI(lifespan=session_lifespan(session))
+
+    @app.post("/payments", dependencies=[RateLimited("pay:{client}", 2, per=60)])
+    async def pay() -> str:
+        return "paid"
+
+    around = IdempotencyMiddleware(app, session, scope=lambda scope: "me")
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(around)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            first, again = [await client.post("/payments", headers=KEY) for _ in range(2)]
+    assert first.headers["RateLimit"] == '"default";r=1;t=30'
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert not {"ratelimit", "ratelimit-policy"} & {*again.headers}
+    await session.force_release("pay:127.0.0.1", kind="ratelimit")

@@ -16,6 +16,7 @@ from aiolocks.contrib.idempotency._content import chosen, content_of
 from aiolocks.contrib.idempotency._keys import LONGEST, fingerprint_of, name_of, parsed
 from aiolocks.contrib.idempotency._problems import Problem
 from aiolocks.contrib.idempotency._record import RECORDS, Record, Unkept
+from tests.support import examples  # noqa: F401 - for its effect
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,9 @@ from aiolocks.contrib.idempotency._record import Record, Unkept
 from aiolocks.contrib.idempotency.sqlalchemy import SQLAlchemyStore, _Transaction
 from tests.conftest import Connect
 from tests.contrib.ledgers import METADATA, PAYMENTS, database, payments, store_of
-from tests.support.postgres import postgres_url, running_postgres
+from tests.support.postgres import postgres_url
 
 ANSWER = Record(201, ((b"a", b"b"),), b"\0paid\xff")
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with running_postgres() as socket:
-        yield postgres_url(socket, "asyncpg")
 
 
 @pytest.fixture(params=["sqlite", "READ COMMITTED", "SERIALIZABLE"])
@@ -38,7 +33,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     isolation = None if request.param == "sqlite" else request.param
     url = f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
     if isolation is not None:
-        url = request.getfixturevalue("postgres")
+        url = postgres_url(request.getfixturevalue("postgres"), "asyncpg")
     async with database(url, isolation=isolation) as engine:
         async with engine.begin() as connection:
             await connection.run_sync(METADATA.drop_all)
@@ -83,8 +78,9 @@ async def test_effect_and_record_commit_together(
     session: Session, store: SQLAlchemyStore, engine: AsyncEngine
 ) -> None:
     desk = Desk(session, store)
-    for _ in range(3):
-        assert await desk.ask() == ANSWER
+    answers = [await desk.ask() for _ in range(3)]
+    assert answers == [ANSWER] * 3
+    assert [answer.of_another for answer in answers] == [False, True, True]
     with pytest.raises(Problem, match=r"^422"):
         await desk.ask(fingerprint="g" * 64)
     assert (desk.asked, await payments(engine)) == (1, {"k": 1})
@@ -121,14 +117,15 @@ async def test_of_two_at_the_same_time_one_commits(
     desk = Desk(session, store)
     postgres = engine.dialect.name == "postgresql"  # SQLite lets one write at a time
 
-    async def receipt() -> Record:
+    async def receipt(number: int) -> Record:
         if postgres:
             await begun.wait()
-        return Record(201, (), b"%d" % desk.asked)
+        return Record(201, (), b"%d" % number)
 
     monkeypatch.setattr(_once.SingleFlight, "do", unguarded)
-    answers = await asyncio.gather(desk.ask(receipt), desk.ask(receipt))
+    answers = await asyncio.gather(*[desk.ask(partial(receipt, number)) for number in (1, 2)])
     assert answers[0] == answers[1]
+    assert sorted(answer.of_another for answer in answers) == [False, True]  # one of the two has made it
     assert desk.asked == 2 or not postgres
     assert await payments(engine) == {"k": 1}
 
@@ -155,7 +152,8 @@ async def test_a_commit_whose_confirmation_is_lost_is_found(
         await desk.ask()
     assert await payments(engine) == {}
     monkeypatch.setattr(_Transaction, "commit", lost)
-    assert await desk.ask() == ANSWER
+    answer = await desk.ask()
+    assert (answer, answer.of_another) == (ANSWER, False)
     assert await payments(engine) == {"k": 1}
 
 

@@ -10,14 +10,19 @@ import pytest
 
 
 @pytest.mark.parametrize("framework", ["fastapi", "starlette", "aiohttp"])
-def test_the_import_says_what_to_install(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("package", ["aiolocks.contrib", "aiolocks.contrib.idempotency"])
+def test_the_import_says_what_to_install(
+    package: str, framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extra = "aiohttp" if framework == "aiohttp" else "fastapi"
-    module = f"aiolocks.contrib.{extra}"
+    module = f"{package}.{extra}"
     monkeypatch.delitem(sys.modules, module, raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == framework]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, framework, None)  # as if it were not there
-    with pytest.raises(ModuleNotFoundError, match=rf"needs \w+: pip install 'aiolocks\[{extra}\]'$"):
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"^{module} needs \w+: pip install '\.\[{extra}\]' in a clone"
+    ):
         importlib.import_module(module)
 
 
@@ -36,5 +41,28 @@ def test_the_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None
     for name in [name for name in sys.modules if name.partition(".")[0] == "sqlalchemy"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs SQLAlchemy: pip install 'aiolocks\[sqlalchemy\]'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs SQLAlchemy: pip install '\.\[sqlalchemy\]'"):
         importlib.import_module(module)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(
+            "aiohttp",
+            "asyncpg",
+            "dashboard",
+            "fastapi",
+            "opentelemetry",
+            "prometheus",
+            "psycopg",
+            "redis_py",
+            "sqlalchemy",
+        ),
+        *("idempotency", "idempotency.aiohttp", "idempotency.fastapi", "idempotency.sqlalchemy"),
+    ],
+)
+def test_a_module_shows_its_public_names_alone(module: str) -> None:
+    found = importlib.import_module(f"aiolocks.contrib.{module}")
+    assert dir(found) == sorted(found.__all__)
+    assert all(hasattr(found, name) for name in dir(found))

@@ -170,7 +170,8 @@ async def sent(
 
 def whole(answer: httpx.Response) -> Any:
     """The part that is the same in each replay."""
-    headers = [pair for pair in answer.headers.raw if pair[0].lower() not in (b"date", b"set-cookie")]
+    others = (b"date", b"set-cookie", b"idempotent-replayed")
+    headers = [pair for pair in answer.headers.raw if pair[0].lower() not in others]
     return answer.status_code, headers, answer.content
 
 

@@ -135,7 +135,7 @@ def other(open_session: OpenSession) -> Session:
 
 @pytest.mark.parametrize("listener", [PrometheusListener, OpenTelemetryListener])
 def test_they_hear_of_everything(listener) -> None:
-    assert {name for name in dir(listener) if name.startswith("on_")} == {*events._HOOKS}
+    assert {name for name in dir(listener) if name.startswith("on_")} == {*events.HOOKS}
 
 
 # -- leases
@@ -202,8 +202,7 @@ async def test_a_writer_inside_an_upgradable_and_a_reader_that_was_a_writer(sess
     assert watched.held == {"rangelock.reader": 1}
     with pytest.warns(ResourceWarning, match="never released"):
         del part
-        gc.collect()
-    await eventually(lambda: watched.idle, within=LONG)
+        await eventually(lambda: gc.collect() >= 0 and watched.idle, within=LONG)
 
 
 async def test_what_one_owner_holds_twice(session, watched) -> None:
@@ -233,7 +232,8 @@ async def test_lost(session, watched, redis, keys) -> None:
     for lease in (renewed, extended, released, timed):
         with pytest.raises(LockNotOwnedError):
             await lease.release()
-    assert sorted(told.split()[0] for told in watched.took()) == ["acquired"] * 4 + ["lost"] * 4
+    told = sorted(told.split()[0] for told in watched.took())
+    assert [one for one in told if one != "renewed"] == ["acquired"] * 4 + ["lost"] * 4
     assert watched.idle
 
 
@@ -285,7 +285,8 @@ async def test_closed(session, watched) -> None:
         "acquired",
         "acquired",
         "lost the session was closed",
-        "lost the session was closed",
+        "not_acquired closed",
+        "released",
         "waited closed",
         "waiting",
     ]
@@ -300,7 +301,7 @@ async def test_closed_while_releasing(session, watched) -> None:
     await asyncio.gather(*releases, return_exceptions=True)
 
     assert watched.idle
-    assert len(watched.took()) == 10
+    assert len([event for event in watched.took() if not event.startswith("renewed")]) == 10
 
 
 # -- waits
@@ -317,10 +318,10 @@ async def waits(session: Session, watched: Watched, **options: Any) -> asyncio.T
 async def test_refused_at_once(session, watched, other) -> None:
     async with Lock(other, "a"):
         assert await Lock(session, "a").try_acquire() is None
-        assert watched.took() == []
+        assert watched.took() == ["not_acquired refused"]
         with pytest.raises(LockTimeoutError):
             await Lock(session, "a").acquire(blocking_timeout=0)
-        assert watched.took() == ["timeout"]
+        assert watched.took() == ["timeout", "not_acquired timeout"]
     assert watched.idle
 
 
@@ -359,7 +360,7 @@ async def test_a_server_that_goes_away(
         with pytest.raises(BackendError):
             await asyncio.wait_for(waiting, LONG)
     assert watched.idle
-    assert watched.took() == ["waiting", "waited failed"]
+    assert watched.took() == ["waiting", "waited failed", "not_acquired failed"]
     link.blackhole = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -120,3 +121,17 @@ def test_bounds_are_numbers(given) -> None:
 
 def test_bounds_are_taken_as_given() -> None:
     assert bounds("wait_buckets", [0.5, 1, 30]) == (0.5, 1.0, 30.0)
+
+
+async def test_names_that_raises_is_one_traceback_for_all_events(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(name: str) -> str:
+        raise KeyError(name)
+
+    assert labels(broken, *(f"order:{number}" for number in range(2000))) == [OTHER] * 2000
+    await asyncio.sleep(0.6)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "no label for 2000 events of locks: names= has raised KeyError, and the label is 'other': 'order:0', "
+    )
+    assert record.getMessage().endswith("'order:9' and 1990 more")
+    assert record.exc_info is not None

@@ -30,7 +30,12 @@ ASKED = [
 @pytest.fixture
 def samples(registry) -> dict[str, set[str]]:
     """The labels of each series that is scraped."""
-    PrometheusListener(registry=registry).on_acquired(LockEvent(kind="lock", name="a"))
+    listener = PrometheusListener(registry=registry)
+    listener.on_acquired(LockEvent(kind="lock", name="a"))
+    listener.on_ran(LockEvent(kind="schedule", name="a", reason="done"))
+    listener.on_admitted(LockEvent(kind="ratelimit", name="a"))
+    listener.on_left(LockEvent(kind="combiner", name="a"))
+    listener.on_timeout(LockEvent(kind="singleflight", name="a"))
     found: dict[str, set[str]] = {}
     for family in registry.collect():
         for sample in family.samples:
@@ -94,7 +99,7 @@ def test_the_rules_are_well_formed() -> None:
 
 def test_each_alert_is_explained() -> None:
     page = (ROOT / "docs/how-to/monitor.md").read_text()
-    sections = re.findall(r"^### (Lock\w+)$", page, re.MULTILINE)
+    sections = re.findall(r"^### ((?:Lock|Schedule)\w+)$", page, re.MULTILINE)
     assert sections == [*ALERTS]
-    numbers = {"seven": 7}
+    numbers = {"nine": 9}
     assert numbers[re.search(r", (\w+) alert rules", page)[1]] == len(ALERTS)

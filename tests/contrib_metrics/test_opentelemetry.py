@@ -7,6 +7,7 @@ import logging
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
-from aiolocks import Lock, LockTimeoutError, RangeLock, Semaphore, __version__
+from aiolocks import Lock, LockEvent, LockTimeoutError, RangeLock, Semaphore, __version__
 from aiolocks.contrib.opentelemetry import OpenTelemetryListener
 from aiolocks.lock.statistics import BOUNDS
 from tests.contrib_metrics.conftest import OpenSession
@@ -80,6 +81,9 @@ async def test_what_locks_do_is_collected(provider, reader, open_session: OpenSe
     assert during.value("aiolocks.held", "semaphore", "seats") == 2
     assert during.value("aiolocks.held", "rangelock.writer", "other") == 1
 
+    for kind in ("ratelimit", "combiner", "singleflight"):  # which have metrics of their own
+        listener.on_timeout(LockEvent(kind=kind, name="another"))
+
     after = Collected(reader)
     assert (after.scope.name, after.scope.version) == ("aiolocks", __version__)
     for gauge in ("aiolocks.waiters", "aiolocks.held"):
@@ -115,19 +119,34 @@ async def test_what_locks_do_is_collected(provider, reader, open_session: OpenSe
         "aiolocks.timeouts": "{timeout}",
         "aiolocks.deadlocks": "{wait}",
         "aiolocks.losses": "{lease}",
+        "aiolocks.releases_unconfirmed": "{release}",
         "aiolocks.renewals": "{renewal}",
         "aiolocks.abandoned": "{lease}",
         "aiolocks.stolen": "{lease}",
         "aiolocks.admissions": "{request}",
         "aiolocks.refusals": "{request}",
+        "aiolocks.hits": "{call}",
         "aiolocks.left_items": "{item}",
         "aiolocks.batches": "{batch}",
         "aiolocks.batch_items": "{item}",
+        "aiolocks.failed_items": "{item}",
         "aiolocks.dropped_items": "{item}",
     }
     assert after.labels == {"order", "seats", "other"}
+    listener.on_tick(LockEvent(kind="schedule", name="nightly", seconds=0.5, items=2))
+    for outcome in ("done", "failed", "failed"):
+        listener.on_ran(LockEvent(kind="schedule", name="nightly", reason=outcome))
+    after = Collected(reader)
+    assert after.value("aiolocks.schedule.missed_ticks", "schedule", "other") == 2
+    assert after.point("aiolocks.schedule.lateness", "schedule", "other").sum == 0.5
+    assert abs(after.value("aiolocks.schedule.last_success", "schedule", "other") - time.time()) < 60
+    counted = {
+        point.attributes["aiolocks.outcome"]: point.value
+        for point in after.metrics["aiolocks.schedule.runs"].data.data_points
+    }
+    assert counted == {"done": 1, "failed": 2, "timeout": 0, "stopped": 0, "lost": 0, "skipped": 0}
     page = (ROOT / "docs" / "reference" / "contrib-operation.md").read_text()
-    named = dict(re.findall(r"^\| `(aiolocks\.[\w.]+)` \| \w+ \| `(.+?)` \|", page, re.MULTILINE))
+    named = dict(re.findall(r"^\| `\w+` \| `(aiolocks\.[\w.]+)` \| \w+ \| `(.+?)` \|", page, re.MULTILINE))
     assert named == {name: metric.unit for name, metric in after.metrics.items()}
 
 
@@ -213,5 +232,5 @@ def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "opentelemetry"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "aiolocks.contrib.opentelemetry")
-    with pytest.raises(ImportError, match=r"pip install 'aiolocks\[opentelemetry\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[opentelemetry\]'"):
         import aiolocks.contrib.opentelemetry  # noqa: F401

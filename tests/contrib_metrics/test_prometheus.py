@@ -8,16 +8,17 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, start_http_server
+from prometheus_client import CollectorRegistry, Counter, generate_latest, start_http_server
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from aiolocks import FairLock, Lock, LockEvent, LockTimeoutError, RWLock, Semaphore
+from aiolocks import FairLock, Lock, LockEvent, LockTimeoutError, RateLimit, RWLock, Schedule, Semaphore, Tick
 from aiolocks.contrib.prometheus import PrometheusListener
 from aiolocks.lock.statistics import BOUNDS
 from tests.contrib_metrics.conftest import OpenSession
@@ -100,6 +101,8 @@ async def test_what_locks_do_is_scraped(
     assert during["aiolocks_held", "rwlock.reader", "other"] == 1
     assert during["aiolocks_held", "lock", "order"] == 0, "somebody else has it"
 
+    for kind in ("ratelimit", "combiner", "singleflight"):  # which have metrics of their own
+        listener.on_timeout(LockEvent(kind=kind, name="another"))
     after = await scrape(openmetrics=openmetrics)
     assert {after[key] for key in after if key[0] == "aiolocks_waiters"} == {0}
     assert after["aiolocks_timeouts_total", "lock", "order"] == 2
@@ -113,6 +116,9 @@ async def test_what_locks_do_is_scraped(
     assert after["aiolocks_renewals_total", "fairlock", "order"] >= 1
     assert after["aiolocks_hold_seconds_sum", "fairlock", "order"] > 0.05
     assert after["aiolocks_losses_total", "lock", "order"] == 0, "there before the first"
+    assert not any("schedule" in part for key in after for part in key), (
+        "those of a schedule, if there is one"
+    )
     assert after["aiolocks_deadlocks_total", "lock", "order"] == 0
     assert not any("order:" in part for key in after for part in key)
     assert {key[0] for key in after if not key[0].endswith("_created")} == {
@@ -130,14 +136,17 @@ async def test_what_locks_do_is_scraped(
         "aiolocks_timeouts_total",
         "aiolocks_deadlocks_total",
         "aiolocks_losses_total",
+        "aiolocks_releases_unconfirmed_total",
         "aiolocks_renewals_total",
         "aiolocks_abandoned_total",
         "aiolocks_stolen_total",
         "aiolocks_admissions_total",
         "aiolocks_refusals_total",
+        "aiolocks_hits_total",
         "aiolocks_left_items_total",
         "aiolocks_batches_total",
         "aiolocks_batch_items_total",
+        "aiolocks_failed_items_total",
         "aiolocks_dropped_items_total",
     }
 
@@ -206,7 +215,7 @@ def test_bad_arguments() -> None:
 def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "aiolocks.contrib.prometheus")
-    with pytest.raises(ImportError, match=r"pip install 'aiolocks\[prometheus\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[prometheus\]'"):
         import aiolocks.contrib.prometheus  # noqa: F401
 
 
@@ -328,3 +337,72 @@ def test_the_pages_name_metrics_that_there_are(registry, page) -> None:
 
     assert named <= names | samples
     assert page.startswith("how-to") or named == names
+
+
+@pytest.mark.leaves_keys("*:schedule.register:*", "*:schedule.history:*")
+async def test_schedules(registry, open_session) -> None:
+    """One whose job fails each time looks like that."""
+    listener = PrometheusListener(registry=registry, names={"nightly": "nightly"})
+    failing = True
+
+    async with open_session(listener) as session:
+        nightly = Schedule(session, "nightly", every=0.1, at_most=5)
+
+        @nightly
+        async def job(tick: Tick) -> None:
+            if failing:
+                raise ConnectionError("no route to host")
+
+        def value(name: str, **labels: str) -> float | None:
+            labels = {"kind": "schedule", "name": "nightly", **labels}
+            return registry.get_sample_value(f"aiolocks_schedule_{name}", labels)
+
+        def runs(outcome: str) -> float | None:
+            return value("runs_total", outcome=outcome)
+
+        async with nightly:
+            await eventually(lambda: (runs("failed") or 0) >= 2, within=LONG)
+            assert [runs(one) for one in ("done", "timeout", "stopped", "lost")] == [0] * 4
+            assert value("last_success_timestamp_seconds") is None
+            failing = False
+            await eventually(lambda: runs("done"), within=LONG)
+        last = value("last_success_timestamp_seconds")
+        assert last is not None
+        assert abs(time.time() - last) < 60
+        begun = value("lateness_seconds_count") or 0
+        assert begun >= (runs("done") or 0) + (runs("failed") or 0) >= 3
+        assert 0 <= (value("lateness_seconds_sum") or 0) / begun < 10
+        missed = value("missed_ticks_total")
+        await asyncio.sleep(0.5)
+        async with nightly:
+            await eventually(lambda: (value("missed_ticks_total") or 0) >= (missed or 0) + 3, within=LONG)
+
+
+@pytest.mark.leaves_keys("*:{api}")
+async def test_a_kind_has_only_the_metrics_that_it_can_have(open_session: OpenSession) -> None:
+    registry = CollectorRegistry()
+    session = open_session(PrometheusListener(raw_names=True, registry=registry))
+    async with Lock(session, "order:1"), Semaphore(session, "seats", 2), RWLock(session, "rw").reader:
+        await RateLimit(session, "api", 5, per=0.1).acquire()
+    lines = generate_latest(registry).decode()
+
+    def counters(kind: str) -> set[str]:
+        return {*re.findall(rf'^aiolocks_(\w+)_total\{{kind="{kind}"', lines, re.MULTILINE)}
+
+    of_leases = {
+        "acquisitions",
+        "timeouts",
+        "deadlocks",
+        "losses",
+        "releases_unconfirmed",
+        "renewals",
+        "abandoned",
+    }
+    assert counters("semaphore") == counters("rwlock.reader") == of_leases
+    assert counters("lock") == of_leases | {"cache_hits", "recalls", "stolen"}
+    assert counters("ratelimit") == {"timeouts", "admissions", "refusals"}
+    assert 'aiolocks_hold_seconds_count{kind="ratelimit"' not in lines
+    assert 'aiolocks_wait_seconds_count{kind="ratelimit",name="api"} 1.0' in lines
+    ratelimit = PrometheusListener(raw_names=True, registry=registry)
+    ratelimit.on_stolen(LockEvent(kind="semaphore", name="seats"))
+    assert 'aiolocks_stolen_total{kind="semaphore",name="seats"} 1.0' in generate_latest(registry).decode()

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from aiolocks import Lease, Lock, Session
 from tests.conftest import Connect
 from tests.contrib_sql.databases import METADATA, Database
-from tests.support.postgres import postgres_url, running_postgres
+from tests.support.postgres import postgres_url
 
 KINDS = {
     "postgresql-read-committed": "READ COMMITTED",
@@ -23,13 +23,6 @@ KINDS = {
 
 Late = Callable[[str], Awaitable[tuple[Lease, Lease]]]
 """The `late` fixture: two leases of a name, of which the earlier one seems to be held: `await late("n")`."""
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """A server of PostgreSQL: the directory of its socket."""
-    with running_postgres() as socket:
-        yield socket
 
 
 @pytest.fixture(params=KINDS)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from asyncpg import InternalClientError
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -84,8 +85,14 @@ def wants_another_try(error: DBAPIError) -> bool:
     return sqlstate(error) in ("40001", "40P01") or "database is locked" in str(error.orig)
 
 
-def session_was_ended(error: DBAPIError) -> bool:
+STATEMENT_ERRORS: tuple[type[Exception], ...] = (DBAPIError, InternalClientError)
+"""What a statement raises. The second, if it crossed with the end of the session: SQLAlchemy hands it on."""
+
+
+def session_was_ended(error: Exception) -> bool:
     """Whether the server has ended the session, which was idle in a transaction for too long."""
+    if not isinstance(error, DBAPIError):
+        return "cannot switch to state" in str(error)
     # The second is how asyncpg puts it when a statement and the end of the session cross.
     words = ("closed", "cannot switch to state")
     return sqlstate(error) == "25P03" or any(word in str(error.orig) for word in words)

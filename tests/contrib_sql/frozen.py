@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from aiolocks import BackendError, Lease, Lock, LockLostError, LockNotOwnedError, Session, StaleFenceError
 from aiolocks.contrib.sqlalchemy import fence
-from tests.contrib_sql.databases import NOTE, Database, session_was_ended, wants_another_try
+from tests.contrib_sql.databases import NOTE, STATEMENT_ERRORS, Database, session_was_ended, wants_another_try
 
 TTL = 0.3
 """Seconds of the frozen one's lease; SQLite's driver waits for the write lock as long."""
@@ -112,9 +112,9 @@ class Lane:
             result.ended = "committed"
         except (LockLostError, StaleFenceError) as error:
             result.ended = type(error).__name__
-        except DBAPIError as error:
+        except STATEMENT_ERRORS as error:
             # Only what the documentation says: to be run again, or ended by the server.
-            if wants_another_try(error):
+            if isinstance(error, DBAPIError) and wants_another_try(error):
                 result.ended = "to be run again"
             elif session_was_ended(error):
                 result.ended = "ended by the server"

@@ -138,7 +138,7 @@ def test_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "aiolocks.contrib.sqlalchemy")
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)  # as if it were not there
-    with pytest.raises(ModuleNotFoundError, match=r"needs sqlalchemy: pip install 'aiolocks\[sqlalchemy\]'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs sqlalchemy: pip install '\.\[sqlalchemy\]'"):
         importlib.import_module("aiolocks.contrib.sqlalchemy")
 
 

@@ -13,12 +13,12 @@ from sqlalchemy.exc import DBAPIError
 
 from aiolocks import Lock, LockError, Session
 from aiolocks.contrib.sqlalchemy import fence
-from tests.contrib_sql.databases import NOTE, Database, wants_another_try
+from tests.contrib_sql.databases import NOTE, STATEMENT_ERRORS, Database, wants_another_try
 from tests.support.processes import Workers, tell
 from tests.support.servers import Server
 
 TTL = 1.0
-SLACK = 1.5
+SLACK = 3.0
 """Seconds for which a busy machine may stand still."""
 
 
@@ -34,11 +34,12 @@ async def work(redis_url: str, prefix: str, database: dict[str, str]) -> None:
                     await fence(connection, lease)
                     for _ in range(3):
                         await connection.execute(sa.insert(NOTE).values(name="orders", writer="stopped"))
-        except (LockError, DBAPIError) as error:
+        except (LockError, *STATEMENT_ERRORS) as error:
             tell("ended", error=str(error))
     await engine.dispose()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "database",
     [

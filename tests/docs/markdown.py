@@ -10,6 +10,7 @@ _FENCE = re.compile(r"^(?P<marks>`{3,})(?P<language>\w*)(?: +title=\"(?P<title>[
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+)$")
 _LINK = re.compile(r"(?<!\!)\[(?:[^\[\]]|\[[^\[\]]*\])+\]\((?P<target>[^()\s]+)\)")
 _CODE = re.compile(r"`([^`]+)`")
+_FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9]+(?:[ -][A-Za-z0-9]+)*")
 
 
@@ -69,7 +70,7 @@ def _shown(path: Path) -> str:
 
 
 def read(path: Path) -> Page:
-    """Take a page apart. A fence stands at the beginning of its line.
+    """Take a page apart, without its front matter. A fence stands at the beginning of its line.
 
     Raises:
         ValueError: A fence is not closed, or is followed by what this does not know.
@@ -79,7 +80,8 @@ def read(path: Path) -> Page:
     prose: list[str] = []
     opened: tuple[int, re.Match[str]] | None = None
     text: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    whole = _FRONT.sub(lambda match: "\n" * match[0].count("\n"), path.read_text(encoding="utf-8"))
+    for number, line in enumerate(whole.splitlines(), 1):
         if opened is not None:
             if line == opened[1]["marks"]:
                 begin, fence = opened

@@ -146,10 +146,10 @@ def _cells() -> Iterator[tuple[str, ...]]:
 
 
 def _page_of(name: str) -> str:
-    """The page of the reference, and the section where the page has another name."""
+    """The page of the reference, and the section of the kind; `Lock` is the whole page."""
     pages = PAGE.parent.glob("*.md")
     (page,) = [page for page in pages if f"::: aiolocks.{name}\n" in page.read_text("utf-8")]
-    return page.name if page.stem == name.lower() else f"{page.name}#{name.lower()}"
+    return page.name if name == "Lock" else f"{page.name}#{name.lower()}"
 
 
 def _yes(true: bool) -> str:

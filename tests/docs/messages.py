@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parents[2] / "aiolocks"
 ERRORS = {name for name in aiolocks.errors.__all__ if name != "LockError"}
 LOG = "In the log"
 
-_IN_LOG = {"warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1}
-"""Which argument is the text."""
+_IN_LOG = {"warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1, "tell": 2}
+"""Which argument is the text; of `together.tell`, `many` is another one."""
 _SAID_BY = {
     "lose": ("LockLostError",),
     "why_over": ("LockLostError",),
@@ -84,6 +84,8 @@ def _said(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     if isinstance(part, ast.Return) and part.value is not None:
                         yield from ((name, text) for text in _texts(part.value, {}))
         elif isinstance(node, ast.Call):
+            if _called(node) == "inside" and isinstance(node.args[0], ast.Attribute):  # see `events.within`
+                node = ast.Call(node.args[0], node.args[1:], node.keywords)  # noqa: PLW2901 - what it calls
             function = _called(node)
             names = _SAID_BY.get(function, ())
             if function in _IN_LOG and isinstance(node.func, ast.Attribute):
@@ -94,6 +96,8 @@ def _said(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 names = (_called(node.args[0]),)  # an error, and the text that it gets
             for name in names:
                 of_it = node.args[_IN_LOG[function] :][:1] if name == LOG else node.args
+                if name == LOG:
+                    of_it = [*of_it, *(one.value for one in node.keywords if one.arg == "many")]
                 yield from ((name, text) for one in of_it for text in _texts(one, constants))
 
 

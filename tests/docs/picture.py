@@ -29,10 +29,9 @@ PARTS: Parts = {
 LOCK: Parts = {
     "acquirable": ("acquirable", "what all kinds offer"),
     "session": ("session", "builds the parts"),
-    "binding": ("binding", "one lock in one session"),
     "renewal": ("renewal", "one timer renews all leases"),
     "waiter": ("waiter", "one wait, one try"),
-    "lease": ("lease", "from the grant to its end"),
+    "lease": ("lease", "one lock in one session, from the wish to the end"),
     "queue": ("queue", "those here who want one name"),
     "wakeups": ("wakeups", "the bells of a session"),
     "context": ("context", "loop, clock, settings, send"),
@@ -48,7 +47,7 @@ TRANSPORT: Parts = {
     "connection": ("connection", "one connection, its end, the next"),
     "hearing": ("hearing", "how bells are heard"),
     "driver": ("driver", "what is taken from redis-py"),
-    "request": ("request", "scripts, commands, calls, undo"),
+    "request": ("request", "scripts, requests, undo"),
     "faults": ("faults", "the driver's errors become ours"),
 }
 PICTURES = {
@@ -59,7 +58,6 @@ PICTURES = {
 COLUMNS: dict[str, float] = {
     "acquirable": 2,
     "session": 0,
-    "binding": 2,
     "renewal": 1,
     "waiter": 2,
     "lease": 1.5,
@@ -90,12 +88,14 @@ _STYLE = (
 
 
 def imports(folder: Path, parts: Parts) -> dict[str, set[str]]:
-    """The parts that each part imports, also for annotations."""
+    """The parts that each part imports: packages also for annotations, files at run time."""
     found: dict[str, set[str]] = {part: set() for part in parts}
     for path in folder.rglob("*.py"):
         place = path.relative_to(folder).with_suffix("").parts
         if place[0] in found:
-            for target in _imported(ast.parse(path.read_text("utf-8")), place[:-1]):
+            for target in _imported(
+                ast.parse(path.read_text("utf-8")), place[:-1], annotations=folder == PACKAGE
+            ):
                 if target in found and target != place[0]:
                     found[place[0]].add(target)
     if "lua" in found:
@@ -103,15 +103,17 @@ def imports(folder: Path, parts: Parts) -> dict[str, set[str]]:
     return found
 
 
-def _imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+def _imported(tree: ast.AST, package: tuple[str, ...], *, annotations: bool) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
             continue  # no expression imports
+        if not annotations and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
         if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(package) + 1:
             whole = (*package[: len(package) + 1 - node.level], *(node.module or "").split("."))
             parts = tuple(part for part in whole if part)
             yield from parts[:1] or (alias.name for alias in node.names)
-        yield from _imported(node, package)
+        yield from _imported(node, package, annotations=annotations)
 
 
 def arrows(folder: Path, parts: Parts) -> list[tuple[str, str]]:

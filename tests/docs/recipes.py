@@ -40,6 +40,8 @@ HEADERS = {
     "Content-Type": "application/json",
 }
 
+BODY = '{"cents": 5, "account": 17}'
+
 _LONG = re.compile(r"\b(ttl|grace|at_least|window|blocking_timeout|keep|stale)=(\d+(?: \* \d+)?)\b")
 
 
@@ -287,7 +289,7 @@ class Recipe:
 
                 async def ask(call: str) -> None:
                     method, path, headers = parts(call)
-                    async with client.request(method, path, headers=headers, data='{"cents": 5}') as response:
+                    async with client.request(method, path, headers=headers, data=BODY) as response:
                         check(response.status, await response.text())
 
                 yield ask
@@ -302,7 +304,7 @@ class Recipe:
 
                     async def ask(call: str) -> None:
                         method, path, headers = parts(call)
-                        response = await http.request(method, path, headers=headers, content='{"cents": 5}')
+                        response = await http.request(method, path, headers=headers, content=BODY)
                         check(response.status_code, response.text)
 
                     yield ask

@@ -18,18 +18,18 @@ from tests.docs.test_docs import ROOT, URL
 PAGE = ROOT / "docs" / "how-to" / "once-per-cluster.md"
 
 
-def crontab(server: EmbeddedServer, page: Path) -> str:
+def crontab(server: EmbeddedServer) -> str:
     """The command that cron gives to the shell, of the line that the page shows; for this server."""
-    (block,) = [block for block in read(page).blocks if block.title == "crontab"]
+    (block,) = [block for block in read(PAGE).blocks if block.title == "crontab"]
     variable, line = block.text.replace(URL, server.url).splitlines()
     return f"{variable} {line.split(maxsplit=5)[5]}"
 
 
+@pytest.mark.long
 @pytest.mark.thin
-@pytest.mark.parametrize("page", ["once-per-cluster", "use-in-production"])
 @pytest.mark.parametrize(("status", "outcomes"), [(0, [0, 0, 0]), (3, [1, 0, 0])])
 def test_the_crontab_runs_it_on_one_of_three_machines(
-    tmp_path: Path, page: str, status: int, outcomes: list[int]
+    tmp_path: Path, status: int, outcomes: list[int]
 ) -> None:
     """Each starts it when the one before has ended. A failure is for cron to report, on one machine."""
     (tmp_path / "backup.sh").write_text(f"#!/bin/sh\necho ran >>runs\nexit {status}\n")
@@ -37,7 +37,7 @@ def test_the_crontab_runs_it_on_one_of_three_machines(
     program = f'"{sys.executable}" -m aiolocks run'
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with EmbeddedServer() as server:
-        line = crontab(server, PAGE.with_name(f"{page}.md")).replace("aiolocks run", program)
+        line = crontab(server).replace("aiolocks run", program)
         ended = [
             subprocess.run(
                 ["sh", "-c", line], cwd=tmp_path, env=environment, capture_output=True, check=False

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 import aiolocks
-from aiolocks import Session
+from aiolocks import Session, sync
 from aiolocks.lock.acquirable import Acquirable
 from aiolocks.transport.commands.family import Kind, kinds
 from tests.conformance.conftest import CONFORMS
@@ -17,19 +17,8 @@ from tests.conformance.conftest import CONFORMS
 ROOT = Path(__file__).parents[2]
 KEYS = (ROOT / "docs" / "reference" / "server.md").read_text("utf-8").partition("## Permissions")[0]
 WORLD = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "simulation" / "world").glob("*.py"))
-THREADS = (ROOT / "aiolocks" / "sync" / "session.py").read_text("utf-8")
 
 EACH = [pytest.param(kind, id=kind.name) for kind in kinds().values()]
-COROUTINES_ONLY = {
-    "Leadership",
-    "Schedule",
-    "SingleFlight",
-    "Turn",
-    "Turnstile",
-    "UniqueJob",
-    "FencedRegister",
-}
-"""In threads by `Session.call`: what they run is a coroutine function, or the body has no lease."""
 
 
 @pytest.mark.parametrize("kind", EACH)
@@ -48,8 +37,8 @@ def test_the_simulated_world_has_it(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", EACH)
 def test_threads_have_it(kind: Kind) -> None:
-    offered = f"    def {kind.title.lower()}(" in THREADS
-    assert offered is (kind.title not in COROUTINES_ONLY)
+    of = sync.SingleFlight if kind.title == "Turn" else sync.Session
+    assert hasattr(of, kind.title.lower())
 
 
 async def test_each_whose_acquire_gives_a_lease_conforms() -> None:

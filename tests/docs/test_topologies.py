@@ -14,7 +14,6 @@ from tests.docs.markdown import read
 from tests.docs.test_docs import ROOT
 from tests.support.sentinels import Watched
 
-EXPLANATION = ROOT / "docs" / "explanation"
 CHOOSE = ROOT / "docs" / "how-to" / "choose-a-topology.md"
 SENTINELS = '[("sentinel-1", 26379), ("sentinel-2", 26379), ("sentinel-3", 26379)]'
 
@@ -31,14 +30,17 @@ async def test_with_sentinel(tmp_path: Path) -> None:
             await client.aclose()
 
 
-@pytest.mark.parametrize(("page", "fewest"), [("safety", 16), ("known-limits", 9)])
+@pytest.mark.parametrize(
+    ("page", "fewest"),
+    [("explanation/safety", 16), ("explanation/known-limits", 9), ("reference/server", 15)],
+)
 def test_the_tests_that_are_named_are_there(page: str, fewest: int) -> None:
-    text = (EXPLANATION / f"{page}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").rpartition("## What servers do")[2]
     rows = [line for line in text.splitlines() if line.startswith("|")]
     named = [row.split("|")[-2] for row in rows if "`" in row.split("|")[-2]]
     assert len(named) >= fewest
     for cell in named:
-        files = re.findall(r"`((?:adversity|simulation|lua|unit|sync)/[\w.]*)`", cell)
+        files = re.findall(r"`((?:adversity|cli|lua|simulation|sync|unit)/[\w.]*)`", cell)
         assert files, cell
         sources = [source for file in files for source in sources_of(ROOT / "tests" / file)]
         text = "".join(source.read_text(encoding="utf-8") for source in sources)

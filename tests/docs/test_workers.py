@@ -94,13 +94,14 @@ async def result(job: Any) -> Any:
     return (await job.result_info()).result
 
 
+@pytest.mark.long
 async def test_arq(module: Callable[..., Any], tmp_path: Path) -> None:
     from arq import create_pool
 
-    jobs = module("arq", "jobs.py")
+    jobs = module("workers", "arq_jobs.py")
     pool = await create_pool(jobs.settings)
     try:
-        with workers(tmp_path, 3, "arq", "jobs.WorkerSettings") as crew:
+        with workers(tmp_path, 3, "arq", "arq_jobs.WorkerSettings") as crew:
             refreshes = [await pool.enqueue_job("refresh", "sales") for _ in range(20)]
             shipped = await asyncio.gather(*(jobs.order_shipped(pool, 17) for _ in range(10)))
             (invoice,) = [job for job in shipped if job is not None]
@@ -130,11 +131,12 @@ async def is_running(redis: Redis, key: str) -> bool:
     return bool(await redis.exists(f"shop:uniquejob:{{{key}}}"))
 
 
+@pytest.mark.long
 async def test_taskiq(module: Callable[..., Any], tmp_path: Path) -> None:
-    tasks = module("arq", "tasks.py")
+    tasks = module("workers", "taskiq_tasks.py")
     await tasks.broker.startup()
     try:
-        with workers(tmp_path, 1, "taskiq", "worker", "tasks:broker", "--workers", "2"):
+        with workers(tmp_path, 1, "taskiq", "worker", "taskiq_tasks:broker", "--workers", "2"):
             refreshes = [await tasks.refresh.kiq("sales") for _ in range(20)]
             shipped = await asyncio.gather(*(tasks.order_shipped(17) for _ in range(10)))
             (sent,) = [task for task in shipped if task is not None]

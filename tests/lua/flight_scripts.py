@@ -59,6 +59,7 @@ class FlightScripts(Scripts):
         tag: str = "v",
         payload: bytes = b"payload",
         made: int | None = None,
+        begun: bytes | None = None,
     ) -> tuple[Any, ...]:
         keys = [self.run_key, self.value, self.fence, self.queue]
         arguments = (
@@ -73,8 +74,16 @@ class FlightScripts(Scripts):
             tag,
             payload,
             2**53 if made is None else made,
+            run if begun is None else begun,
         )
         return self.words("flight_publish", keys, *arguments)
+
+    def forgetting(self, token: str = "f0" * 16, *, retention: int = HOUR) -> tuple[Any, ...]:
+        return self.words("flight_forget", [self.run_key, self.value, self.fence], token, retention)
+
+    async def forget(self, token: str = "f0" * 16, **kwargs: Any) -> bool:
+        (dropped,) = await self.run(self.forgetting(token, **kwargs))
+        return bool(dropped)
 
     async def acquire(self, token: str, **kwargs: Any) -> Any:
         return await self.run(self.acquiring(token, **kwargs))
@@ -93,8 +102,11 @@ class FlightScripts(Scripts):
         fencing: bytes = run
         return fencing
 
-    async def once(self, token: str = "b2" * 16, *, fingerprint: str = "", **kwargs: Any) -> bytes:
+    async def once(
+        self, token: str = "b2" * 16, *, fingerprint: str = "", retention: int = HOUR, **kwargs: Any
+    ) -> bytes:
         """The fencing token of a run that was had, and has left something."""
-        run = await self.begin(token, fingerprint=fingerprint)
+        kwargs["retention"] = retention
+        run = await self.begin(token, fingerprint=fingerprint, retention=retention)
         assert (await self.publish(token, run, **kwargs))[0] == 1
         return run

@@ -76,16 +76,25 @@ class JobScripts(Scripts):
         arguments = (token, ttl, retention, ticket, limit)
         return await self.run(self.words("job_renew", self.keys(token, ticket), *arguments))
 
-    async def release(self, token: str, flags: str = "r", *, retention: int = HOUR, ticket: str = "") -> Any:
-        arguments = (token, retention, token[:16], flags, ticket)
+    async def release(
+        self, token: str, flags: str = "r", *, retention: int = HOUR, ticket: str = "", known: int = 1
+    ) -> Any:
+        arguments = (token, retention, token[:16], flags, ticket, known)
         return await self.run(self.words("job_release", self.keys(token, ticket), *arguments))
 
     async def enqueue(
-        self, ticket: str, ttl: int | None = None, flag: str = "", *, metadata: str = "{}"
+        self,
+        ticket: str,
+        ttl: int | None = None,
+        flag: str = "",
+        *,
+        metadata: str = "{}",
+        known: int = MINUTE,
+        most: int = 100,
     ) -> Any:
         ms = int(ticket.partition(".")[2]) if ttl is None else ttl
         keys = [self.owner, self.over, self.before, self.about]
-        return await self.run(self.words("job_enqueue", keys, ticket, ms, flag, metadata))
+        return await self.run(self.words("job_enqueue", keys, ticket, ms, flag, metadata, known, most))
 
     async def withdraw(self, ticket: str) -> Any:
         keys = [self.owner, self.over, self.before, self.about]

@@ -2,24 +2,31 @@
 
 A check is a test that asks for nothing but the scripts of one kind. Run on scripts that have been altered,
 one of them is to fail.
+
+A verdict on all mutants is kept: as long as the scripts and these tests are as they were when all had been
+noticed, the tests that judge mutants are `more`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-import time
+import json
+import os
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from redis.exceptions import ResponseError
 
+from aiolocks.transport.request import lua_sections
 from tests.lua.scripts import Scripts, shipped
 
 Check = Callable[[Any], Awaitable[None]]
-
-_SLOW = 0.05
-"""Seconds from which on a check is asked after the others."""
 
 
 class Mutation(NamedTuple):
@@ -64,13 +71,6 @@ def lines_left_out(file: str, unless: Collection[str] = ()) -> Iterable[tuple[st
             yield f"{file}:{number + 1}: {line}", "\n".join(lines[:number] + lines[number + 1 :]).encode()
 
 
-SHARES = 3
-A_SHARE = pytest.mark.parametrize(
-    "share", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, SHARES))]
-)
-"""Each third mutant by default, where there are hundreds that each run dozens of checks."""
-
-
 async def fails(check: Check, scripts: Scripts) -> bool:
     await scripts.clear()
     try:
@@ -80,50 +80,96 @@ async def fails(check: Check, scripts: Scripts) -> bool:
     return False
 
 
-class Altered(dict[str, bytes]):
-    """The text of one file, altered; it notes whether a step was made of it."""
+HINTS = Path(__file__).with_name("noticed.json")
+"""Which checks have noticed that a line was altered: by the file, and by the line."""
 
-    asked = False
+LEARN = "AIOLOCKS_TEST_LEARN"
 
-    def get(self, file: str, default: Any = None) -> Any:
-        self.asked |= file in self
-        return super().get(file, default)
+JUDGES = re.compile(
+    r"test_(with(out)?_(a_line|its_guard)|each_(line|guard)_is_needed|the_scripts?_(itself|themselves))"
+)
+"""The names of the tests that judge mutants, and of those by which their checks are content with none."""
+
+VERDICT = Path(__file__).with_name("verdict.txt")
+"""The digest of what all mutants were noticed with."""
+
+
+def depended_on() -> dict[str, bytes]:
+    """What a verdict depends on: the scripts, the checks, and what shows mutants to them.
+
+    Not the rest of the library, through which some checks ask, nor the server: `more` judges with these.
+    """
+    folder = Path(__file__).parent
+    files = [*folder.glob("*.py"), *folder.glob("*.lua")]
+    return {path.name: path.read_bytes() for path in files} | lua_sections()
+
+
+def digest(texts: Mapping[str, bytes]) -> str:
+    return _sha256(repr([(name, _sha256(text)) for name, text in sorted(texts.items())]).encode())
+
+
+@cache
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def is_judged() -> bool:
+    """Whether all mutants were noticed, with all as it is now."""
+    return VERDICT.exists() and VERDICT.read_text("utf-8").strip() == digest(depended_on())
+
+
+@cache
+def _hints() -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = json.loads(HINTS.read_text(encoding="utf-8"))
+    return found
+
+
+def _line(file: str, text: bytes) -> str:
+    """The first line that is not as in the file. A line that stands there twice is one: this is for hints."""
+    before, after = text_of(file).splitlines(), text.decode().splitlines()
+    return next((line for line, other in zip_longest(before, after) if line != other), None) or ""
 
 
 class Jury:
-    """Checks that mutants are shown to: those first that noticed the last ones.
+    """Checks that mutants are shown to, first those that have noticed a change of that line before.
 
-    A check that has passed without a step of a mutant's file says nothing of that file's other mutants: it is
-    left out for them.
+    The hints spare time alone: each mutant is shown to a check in each run, and to all where those of the
+    hint are content. With `AIOLOCKS_TEST_LEARN=1` and `-n 0`, the check that then notices it becomes a hint.
     """
 
     def __init__(self, among: Iterable[Check]) -> None:
         self._last_first = list(among)
-        self._slow: set[Check] = set()  # these go last
-        self._silent: dict[str, set[Check]] = {}  # by the file
 
     async def notices(self, scripts: type[Scripts], redis: Any, prefix: str, file: str, text: bytes) -> bool:
         """Whether a check complains of this text of the file."""
-        altered = Altered({file: text})
-        mutant = scripts(redis, prefix, altered)
-        silent = self._silent.setdefault(file, set())
+        line = _line(file, text).strip()
+        hints = _hints().get(file, {}).get(line, [])
+        mutant = scripts(redis, prefix, {file: text})
         try:
-            asked = [one for one in self._last_first if one not in silent]
-            for check in sorted(asked, key=self._slow.__contains__):
-                altered.asked = False
-                began = time.perf_counter()
-                failed = await fails(check, mutant)
-                if time.perf_counter() - began > _SLOW:
-                    self._slow.add(check)
-                if failed:
+            # Those of a hint first, of which a jury may have some; the sort is stable.
+            for check in sorted(self._last_first, key=lambda one: one.__name__ not in hints):
+                if await fails(check, mutant):
                     self._last_first.remove(check)
                     self._last_first.insert(0, check)
+                    if os.environ.get(LEARN) and check.__name__ not in hints:
+                        _learn(file, line, check.__name__)
                     return True
-                if not altered.asked:
-                    silent.add(check)
         finally:
             await mutant.clear()
         return False
+
+
+def _learn(file: str, line: str, check: str) -> None:
+    there = {line.strip() for line in text_of(file).splitlines()}
+    known = _hints()[file] = {line: found for line, found in _hints().get(file, {}).items() if line in there}
+    known.setdefault(line, []).append(check)
+    files = (
+        f"{json.dumps(file)}: {{\n"
+        + ",\n".join(f"  {json.dumps(line)}: {json.dumps(found)}" for line, found in sorted(lines.items()))
+        + "\n}"
+        for file, lines in sorted(_hints().items())
+    )
+    HINTS.write_text("{" + ",\n".join(files) + "}\n", encoding="utf-8")  # a line for each, to be merged
 
 
 async def unnoticed(
@@ -159,17 +205,32 @@ async def compiled(
     ]
 
 
-async def survives(
-    scripts: type[Scripts], redis: Any, prefix: str, mutation: Mutation, among: Mapping[str, Check], step: str
-) -> str | None:
-    """The fault of that mutation: None if its test fails with it, and would not without."""
-    text = text_of(mutation.file)
-    if text.count(mutation.guard) != 1:
-        return f"{mutation}: stands there {text.count(mutation.guard)} times"
-    mutant = text.replace(mutation.guard, mutation.instead).encode()
-    broken = scripts(redis, prefix, {mutation.file: mutant})
-    if not await compiles(redis, broken.text(step)):
-        return f"{mutation}: does not compile"
-    noticed = await fails(among[mutation.by], broken)
-    await broken.clear()
-    return None if noticed else f"{mutation}: survives"
+async def surviving(
+    scripts: type[Scripts],
+    redis: Any,
+    prefix: str,
+    mutations: Iterable[Mutation],
+    among: Mapping[str, Check],
+    shared: str = "",
+) -> list[str]:
+    """The faults of those mutations: of none whose test fails with it, and would not without.
+
+    Args:
+        shared: A step that is made of those of their files that are shared.
+    """
+    faults = []
+    for mutation in mutations:
+        text = text_of(mutation.file)
+        if text.count(mutation.guard) != 1:
+            faults.append(f"{mutation}: stands there {text.count(mutation.guard)} times")
+            continue
+        mutant = text.replace(mutation.guard, mutation.instead).encode()
+        broken = scripts(redis, prefix, {mutation.file: mutant})
+        step = shared if mutation.file.startswith("shared/") else mutation.file
+        if not await compiles(redis, broken.text(step)):
+            faults.append(f"{mutation}: does not compile")
+            continue
+        if not await fails(among[mutation.by], broken):
+            faults.append(f"{mutation}: survives")
+        await broken.clear()
+    return faults

@@ -202,7 +202,7 @@ class Scripts:
     async def everything(self) -> list[bytes]:
         """All keys of this name."""
         keys: list[bytes] = await self.redis.keys(f"{self.prefix}:{self.kind}*:{{{self.name}}}")
-        return keys
+        return sorted(keys)
 
     async def state(self) -> Any:
         """All keys, byte for byte, without their ttls; of sets of deadlines who is in them."""
@@ -542,7 +542,7 @@ class MultiScripts(Scripts):
 
     async def everything(self) -> list[bytes]:
         keys: list[bytes] = await self.redis.keys(f"{self.prefix}:lock*:{{{self.name}*}}")
-        return keys
+        return sorted(keys)
 
 
 class PermitScripts(Scripts):
@@ -747,7 +747,7 @@ class SpanScripts(Scripts):
         token = token_of(who)
         first = await self.acquire(token, mode, a, b, who=who, flags="w", **kwargs)
         assert first[0] == 0, first
-        await self.sit(who)
+        await self.sit(who, ttl=MINUTE)  # there may be a hundred of them
         refused: list[Any] = await self.acquire(token, mode, a, b, who=who, flags="w", **kwargs)
         assert refused[0] == 0, refused
         return refused

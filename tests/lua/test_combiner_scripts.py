@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks.kinds.combiner import Ack, Bounds, CombinerSteps, Entry, Row, Told
 from aiolocks.transport import WAITING, Refused
+from aiolocks.transport.request import MOST_KNOWN
 from tests.lua.mutants import checks, compiled, lines_left_out, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about, shipped
 
@@ -45,11 +46,18 @@ class CombinerScripts(Scripts):
         return b"".join(self.mutant.get(file) or shipped(file) for file in files)
 
     async def put(
-        self, token: str, *payloads: str, room: int = 100, keep: int = KEEP, left: bool = False
+        self,
+        token: str,
+        *payloads: str,
+        room: int = 100,
+        keep: int = KEEP,
+        left: bool = False,
+        known: int = MINUTE,
+        most: int = 1000,
     ) -> Any:
         keys = [*self.base, self.key("puts"), self.queue, self.key("idle")]
         items = [word for payload in payloads for word in ("l" if left else "w", payload)]
-        return await self.run(self.words("combiner_put", keys, token, room, keep, MINUTE, HOUR, *items))
+        return await self.run(self.words("combiner_put", keys, token, room, keep, known, most, HOUR, *items))
 
     async def acquire(
         self,
@@ -77,15 +85,17 @@ class CombinerScripts(Scripts):
             self.words("combiner_take", self.base, token, HOUR, most, window, within, after)
         )
 
-    async def answer(self, token: str, *entries: tuple[int, int, str]) -> Any:
+    async def answer(self, token: str, *entries: tuple[int, int, str], run: bytes = b"0") -> Any:
         words = [word for a, b, payload in entries for word in (a, b, "v", payload)]
-        return await self.run(self.words("combiner_answer", self.base, token, *words))
+        keys = [*self.base, self.key("fence")]
+        return await self.run(self.words("combiner_answer", keys, token, run, *words))
 
-    async def ack(self, token: str, run: bytes, upto: int, *, failed: bool = False) -> Any:
+    async def ack(
+        self, token: str, run: bytes, upto: int, *, failed: bool = False, late: bool = False
+    ) -> Any:
         keys = [*self.base, self.key("fence"), self.queue]
-        return await self.run(
-            self.words("combiner_ack", keys, token, run, HOUR, upto, "f" if failed else "d")
-        )
+        how = "f" if failed else "d"
+        return await self.run(self.words("combiner_ack", keys, token, run, HOUR, upto, how, int(late)))
 
     async def left(self, token: str, *payloads: str, **kwargs: Any) -> int:
         """The number of the first item."""
@@ -268,10 +278,57 @@ async def test_an_end_that_nobody_holds_wakes_the_next(combiner) -> None:
     run, _ = await combiner.begin(ME)
     await combiner.acquire(OTHER, (number, number), who="o")
     await combiner.redis.delete(combiner.run_key)
+    later = str(int(run) + 1).encode()
+    await combiner.redis.set(combiner.key("fence"), later, px=HOUR)  # of a run that has ended, too
     assert await combiner.ack(ME, run, number) == [0, combiner.bell("o")]
     assert payloads((await combiner.begin(OTHER))[1]) == [b"one"]
     await combiner.acquire(THIRD, (number, number), who="t")
     assert await combiner.ack(ME, run, number) == [0]
+
+
+async def test_a_run_that_had_the_lease_last_counts_although_it_is_over(combiner) -> None:
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    await combiner.redis.delete(combiner.run_key)
+    assert await combiner.answer(OTHER, (number, number, "r"), run=b"7") == 0
+    assert await combiner.answer(ME, (number, number, "r"), run=run) == 1
+    assert await combiner.ack(ME, run, number) == [1]
+    fields = await combiner.fields()
+    assert (int(fields["done"]), fields["acked"]) == (number, run.decode())
+    assert (await combiner.acquire(OTHER, (number, number)))[2] == [str(number).encode()] * 2 + [b"v", b"r"]
+
+
+async def test_a_run_that_had_the_lease_last_may_fail(combiner) -> None:
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    await combiner.redis.delete(combiner.run_key)
+    for _ in range(2):  # said twice, it is one attempt
+        assert await combiner.ack(ME, run, number, failed=True, late=True) == [1]
+    assert (await combiner.begin(OTHER))[1][:2] == [1, 2]
+
+
+async def test_a_run_counts_no_more_once_another_has_begun(combiner) -> None:
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    await combiner.redis.delete(combiner.run_key)
+    other, _ = await combiner.begin(OTHER)
+    assert await combiner.answer(ME, (number, number, "r"), run=run) == 0
+    assert await combiner.ack(ME, run, number) == [0]
+    assert (await combiner.fields())["attempt"] == "1"
+    for _ in range(2):  # but as an attempt, if it was late by its own fault; said twice, once
+        assert await combiner.ack(ME, run, number, late=True) == [0]
+        assert (await combiner.fields())["attempt"] == "2"
+    assert await combiner.ack(ME, run, number - 1, late=True) == [0]
+    assert await combiner.ack(OTHER, other, number) == [1]
+    later = str(int(run) + 1).encode()
+    assert await combiner.ack(ME, later, number, late=True) == [0]  # it is done
+    fields = await combiner.fields()
+    assert (fields["attempt"], fields["late"]) == ("2", run.decode())
+    assert await combiner.left(B, "two") > number
+    _, piece = await combiner.begin(THIRD)
+    assert piece[:2] == [2, 1]
+    assert await combiner.ack(ME, later, number, late=True) == [0]  # another batch
+    assert (await combiner.fields())["attempt"] == "1"
 
 
 async def test_a_batch_that_has_failed_is_tried_again_as_it_was(combiner) -> None:
@@ -503,6 +560,31 @@ async def test_old_puts_are_forgotten(combiner) -> None:
         await combiner.redis.zadd(puts, {member: score - 1000 * MINUTE})
     await combiner.left(B, "two")
     assert await combiner.redis.zcard(puts) == 2
+    assert about(await combiner.redis.pttl(puts), MINUTE)
+
+
+async def test_a_put_is_known_for_the_longest_time_that_anybody_asks_for(combiner) -> None:
+    first = await combiner.left(A, "one", known=HOUR)
+    puts = combiner.key("puts")
+    for member, score in await combiner.redis.zrange(puts, 0, -1, withscores=True):
+        await combiner.redis.zadd(puts, {member: score - 2000 * MINUTE})
+    await combiner.left(B, "two")
+    assert about(await combiner.redis.pttl(puts), HOUR)
+    assert (await combiner.put(A, "one"))[0] == str(first - 2000 * MINUTE).encode()
+
+
+async def test_no_put_is_forgotten_for_another_which_is_refused(combiner) -> None:
+    first = await combiner.left(A, "one", most=2)
+    await combiner.left(B, "two", most=2)
+    state = await combiner.state()
+    with pytest.raises(ResponseError, match="CROWDED 2"):
+        await combiner.put(C, "three", most=2)
+    assert await combiner.state() == state
+    assert (await combiner.put(A, "one", most=2))[0] == str(first).encode()
+    puts = combiner.key("puts")
+    for member in (A, f"{A}."):
+        await combiner.redis.zadd(puts, {member: first - 1000 * MINUTE})
+    await combiner.left(C, "three", most=2)
 
 
 async def test_many_are_woken_a_few_at_a_time_and_only_for_what_has_ended(combiner) -> None:
@@ -684,7 +766,7 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
     put = commands.put(A, [(True, b"one"), (False, b"two")], known_ms=1)
     keys = [*combiner.base, combiner.key("puts"), combiner.queue, combiner.key("idle")]
     assert put.words(as_eval=True) == combiner.words(
-        "combiner_put", keys, A, 100, KEEP, MINUTE, HOUR, "w", b"one", "l", b"two"
+        "combiner_put", keys, A, 100, KEEP, 1, MOST_KNOWN, HOUR, "w", b"one", "l", b"two"
     )
     acquire = commands.acquire(ME, MINUTE, "{}", WAITING)
     keys = [*combiner.base, combiner.key("fence"), combiner.queue, combiner.key("idle"), combiner.bell("s")]
@@ -706,14 +788,14 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
     assert commands.take(ME, 0).parse(await combiner.take(OTHER)) is None
     assert commands.take(ME, 0).parse(await combiner.take(ME)).piece == piece
     entry = Entry(5, 7, "v", b"r")
-    assert commands.answer(ME, [entry]).words(as_eval=True) == combiner.words(
-        "combiner_answer", combiner.base, ME, "5", "7", "v", b"r"
+    assert commands.answer(ME, run, [entry]).words(as_eval=True) == combiner.words(
+        "combiner_answer", [*combiner.base, combiner.key("fence")], ME, str(run), "5", "7", "v", b"r"
     )
-    commands.leave(Ack(ME, run, piece.upto, failed=False))
+    commands.leave(Ack(ME, run, piece.upto, failed=False, late=True))
     ack = commands.release(ME, MINUTE)
     keys = [*combiner.base, combiner.key("fence"), combiner.queue]
     assert ack.words(as_eval=True) == combiner.words(
-        "combiner_ack", keys, ME, str(run), HOUR, str(piece.upto), "d"
+        "combiner_ack", keys, ME, str(run), HOUR, str(piece.upto), "d", 1
     )
     assert commands.release(OTHER, MINUTE).script.name == "lock_release"
 

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from aiolocks.transport import IN_TURN, SEATED, TOLD, WAITING, LockSteps
 from aiolocks.transport.commands.listening import Listener
 from aiolocks.transport.request import Script
-from tests.lua.mutants import Jury, fails, text_of
+from tests.lua.mutants import Jury, compiles, fails, text_of
 from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually
 
@@ -1523,23 +1523,35 @@ async def test_the_scripts_themselves_are_not_complained_of(lock) -> None:
     assert [check for check in CHECKS if await fails(check, lock)] == []
 
 
-@pytest.mark.parametrize(("script", "guard", "instead"), MUTATIONS)
-async def test_without_its_guard_somebody_notices(redis, prefix, script, guard, instead) -> None:
-    text = text_of(script)
-    assert text.count(guard) == 1
-    mutant = text.replace(guard, instead).encode()
-    # It compiles: what is noticed is what it does.
-    await redis.script_load(LockScripts(redis, prefix, {script: mutant}).text(script))
+@pytest.mark.long
+async def test_without_its_guard_somebody_notices(redis, prefix) -> None:
+    texts = [(script, guard, instead, text_of(script)) for script, guard, instead in MUTATIONS]
+    assert [(script, guard) for script, guard, _, text in texts if text.count(guard) != 1] == []
+    mutants = [
+        (f"{script}: {guard!r} -> {instead!r}", script, text.replace(guard, instead).encode())
+        for script, guard, instead, text in texts
+    ]
 
-    assert await JURY.notices(LockScripts, redis, prefix, script, mutant)
+    assert await told_by_nothing(redis, prefix, mutants) == []
 
 
-@pytest.mark.parametrize(("script", "number"), [line for script in SCRIPTS for line in statements(script)])
-async def test_without_a_line_somebody_notices(redis, prefix, script, number) -> None:
-    lines = text_of(script).splitlines()
-    del lines[number - 1]
-    text = "\n".join(lines).encode()
-    # It compiles: what is noticed is what it does.
-    await redis.script_load(LockScripts(redis, prefix, {script: text}).text(script))
+@pytest.mark.long
+async def test_without_a_line_somebody_notices(redis, prefix) -> None:
+    mutants = []
+    for script, number in (line for step in SCRIPTS for line in statements(step)):
+        lines = text_of(script).splitlines()
+        line = lines.pop(number - 1)
+        mutants.append((f"{script}:{number}: {line.strip()}", script, "\n".join(lines).encode()))
 
-    assert await JURY.notices(LockScripts, redis, prefix, script, text)
+    assert await told_by_nothing(redis, prefix, mutants) == []
+
+
+async def told_by_nothing(redis, prefix: str, mutants: list[tuple[str, str, bytes]]) -> list[str]:
+    """Those mutants, each with its name and its file, that do not compile or that no check complains of."""
+    return [
+        name
+        for name, script, text in mutants
+        # It compiles: what is noticed is what it does.
+        if not await compiles(redis, LockScripts(redis, prefix, {script: text}).text(script))
+        or not await JURY.notices(LockScripts, redis, prefix, script, text)
+    ]

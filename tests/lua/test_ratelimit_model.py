@@ -1,149 +1,460 @@
-"""The scripts of a rate limit against a brute force, by a clock that the test moves.
+"""The scripts of a rate limit against a brute force in exact fractions, by a clock that the test moves.
 
-The model knows no bucket. It has the list of all moments that were given, and gives the earliest one after
-which no two moments of the list have more between them than the limit allows.
+The scripts run on the simulated server. The model knows no backlog: it has all charges of a bucket, each with
+its moment, and computes from them, anew for each question, when the bucket is full again.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from fractions import Fraction
+from typing import Any
 
+import hiredis
 import pytest
 
-from tests.lua.scripts import shipped
-from tests.lua.test_ratelimit_scripts import FOREVER_US, KEPT, SECOND, RateLimitScripts
+from aiolocks.kinds.ratelimit import (
+    ADMITTED,
+    AGAIN,
+    FIRST,
+    GONE,
+    HEARING,
+    KNOWN,
+    PLACED,
+    REFUSED,
+    WAITING,
+    WAITS,
+    Answer,
+    Bucket,
+    RateLimitSteps,
+    Settled,
+)
+from tests.simulation.world.server.server import Server
 
-pytestmark = pytest.mark.leaves_keys("aiolocks*:ratelimit:*")
-
-CLOCK = b"local TIME = redis.call('TIME')\nlocal MICROSECONDS = TIME[1] * 1000000 + TIME[2]"
-MOVED = b"local MICROSECONDS = tonumber(ARGV[#ARGV])"
-
-
-class Clocked(RateLimitScripts):
-    """The same steps by a clock that is an argument."""
-
-    now = 1_700_000_000_000_000
-
-    def __init__(self, redis: Any, prefix: str, mutant: dict[str, bytes] | None = None) -> None:
-        text = shipped("shared/fence")
-        assert text.count(CLOCK) == 1
-        super().__init__(redis, prefix, {"shared/fence": text.replace(CLOCK, MOVED), **(mutant or {})})
-
-    def words(self, step: str, keys: Any, *arguments: Any) -> tuple[Any, ...]:
-        return super().words(step, keys, *arguments, self.now)
+FOREVER = 10**15
+SECOND = 1_000_000
+LEAD, POLL, BELL = 10_000, 600_000, 2_000_000
+AHEAD = 20_000
+"""µs by which a request is admitted before its moment at most."""
+DELAY = 200
+"""µs from a ring to the request of the session that hears it."""
 
 
 @dataclass
-class Moment:
-    """A request that has a moment, microseconds."""
+class Charge:
+    """Permits that were taken; `moment` by the clock of the bucket, which never goes back."""
 
     token: str
     n: int
-    at: int
-    given_back: bool = False
+    moment: Fraction
+    owed: bool = False
 
 
 @dataclass
 class Model:
-    """All moments, in the order of asking."""
+    """One bucket, by all that was ever taken out of it."""
 
-    interval: int
-    burst: int
-    moments: list[Moment] = field(default_factory=list)
+    bucket: Bucket
+    charges: list[Charge] = field(default_factory=list)
+    settled_before: int = 0
+    """Charges before this one are not settled any more: the clock was set back since."""
+    forgotten: int = 0
+    """Of charges before this one the server knows nothing any more: the bucket was full for long since."""
+    written: int = 0
+    """When a step wrote last, by the server's clock; and by the bucket's, which is never set back."""
+    since: Fraction = Fraction(0)
 
-    MOST: ClassVar[int] = 400
+    def clock(self, now: int) -> Fraction:
+        """The time by which it refills."""
+        return self.since + max(0, now - self.written) if self.written else self.since
 
-    def earliest(self, now: int, n: int) -> int:
-        at, total = now, n
-        for one in reversed(self.moments):
-            total += one.n
-            at = max(at, one.at + (total - self.burst) * self.interval)
-        return at
+    @property
+    def interval(self) -> Fraction:
+        return Fraction(repr(self.bucket.per)) * SECOND / self.bucket.limit
 
-    def give_back(self, token: str) -> None:
-        for one in self.moments:
-            one.given_back |= one.token == token
-        while self.moments and self.moments[-1].given_back:  # nobody stands behind it
-            self.moments.pop()
+    def full(self) -> Fraction:
+        """When it is full again."""
+        full = Fraction(0)
+        for one in self.charges:
+            full = max(full, one.moment) + one.n * self.interval
+        return full
 
-    def most_in_a_window(self, per: int) -> int:
-        taken = [one for one in self.moments if not one.given_back]
-        return max(
-            (sum(one.n for one in taken if first.at <= one.at <= first.at + per) for first in taken),
-            default=0,
+    def wait(self, clock: Fraction, total: int, n: int) -> Fraction:
+        """Until it admits the last n of so many in all."""
+        full = max(self.full(), clock) + (total - max(self.bucket.burst, n)) * self.interval
+        return max(Fraction(0), full - clock)
+
+    def settle(self, token: str, value: int, clock: Fraction) -> None:
+        mine = [(at, one) for at, one in enumerate(self.charges) if one.token == token]
+        less = sum(one.n for _, one in mine) - value
+        if mine and less < 0:
+            self.charges.append(Charge(token, -less, clock, owed=True))
+        before = self.full()
+        for at, one in reversed(mine):
+            n = max(0, min(less, one.n))
+            less -= n
+            if at >= self.settled_before:
+                one.n -= n
+            elif n:  # what is not given back stays taken
+                one.n -= n
+                self.charges.insert(at, Charge("", n, one.moment))
+                self.settled_before += 1
+        assert self.full() <= before or less < 0
+
+    def most_in_a_window(self) -> tuple[Fraction, Fraction]:
+        """By brute force: the most that any window of `per` has, and the owed permits in it."""
+        per = Fraction(repr(self.bucket.per)) * SECOND
+        taken = sorted(self.charges, key=lambda one: one.moment)
+        worst = (Fraction(0), Fraction(0))
+        for first, one in enumerate(taken):
+            total = owed = 0
+            for other in taken[first:]:
+                if other.moment > one.moment + per:
+                    break
+                total, owed = total + other.n, owed + other.n * other.owed
+            worst = max(worst, (Fraction(total - owed), Fraction(owed)))
+        return worst
+
+
+@dataclass
+class Waiter:
+    token: str
+    amounts: tuple[int, ...]
+    came: Fraction
+    first_told: Fraction
+    at: int
+    """When it asks, by the clock of the client."""
+
+
+@dataclass
+class Line:
+    """The waiters of a session for the same limits."""
+
+    steps: RateLimitSteps
+    which: tuple[int, ...]
+    waiters: list[Waiter] = field(default_factory=list)
+    polls_at: int = 0
+    pause: int = 5_000
+    dead_since: int | None = None
+
+
+class World:
+    """Sessions that ask, wait, leave, die and settle, one step after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.time = 1_700_000_000 * SECOND  # of the clients
+        self.ahead = 0  # of the server
+        self.now = self.time  # of the server, at the last request
+        self.server = Server(lambda: self.time + self.ahead, run_id="0" * 40, version="7.2.0")
+        self.reader = hiredis.Reader()
+        self.client = self.server.connect(self.reader.feed, lambda: None, "here:1")
+        self.models: list[Model] = []
+        for number in range(2):
+            limit = rng.choice((1, 3, 7, 20, 90))
+            burst = rng.choice((1, 2, limit, 3 * limit))
+            per = rng.choice((0.05, 0.7, 1.0, 3.0)) * (limit if limit < 4 else 1)
+            self.models.append(Model(Bucket(f"{{x}}{number}", limit, round(per, 3), burst)))
+        self.lines = [
+            Line(
+                RateLimitSteps("p", f"s{session}", [self.models[at].bucket for at in which], keep_ms=10_000),
+                which,
+            )
+            for session in range(rng.choice((1, 3)))
+            for which in ((0,), (1,), (0, 1))
+        ]
+        self.jumps = rng.random() < 0.3
+        self.admitted: list[tuple[str, Line, tuple[int, ...]]] = []
+        self.number = self.decisions = 0
+        self.owed = [Fraction(0), Fraction(0)]
+        self.jumped = False
+        self.killed = 0
+
+    # -- the server
+
+    def run(self, command: Any) -> Any:
+        for model, line in zip(self.models, self.lines, strict=False):
+            if model.written and not self.look("EXISTS", line.steps.keys[0]):
+                # It was full for long, and the server has forgotten it.
+                model.since, model.written = max(model.since, model.full()), 0
+                model.forgotten = len(model.charges)
+        self.time += 1
+        answer = command.parse(self.look(*command.words(as_eval=True)))
+        self.now = now = self.time + self.ahead
+        for model, line in zip(self.models, self.lines, strict=False):
+            if bucket := self.look("GET", line.steps.keys[0]):
+                written = int(bucket.split()[0])
+                if written < model.written:
+                    model.settled_before = len(model.charges)
+                if written != model.written:
+                    model.since, model.written = model.clock(now), written
+        return answer
+
+    @property
+    def clock(self) -> Fraction:
+        return Fraction(self.time - 1_700_000_000 * SECOND)
+
+    def look(self, *words: Any) -> Any:
+        """Looks at a key. It takes no time, as a request does, which the simulated server would count."""
+        self.server._instant = -1
+        self.server.feed(self.client, hiredis.pack_command(words))
+        reply = self.reader.gets()
+        assert not isinstance(reply, Exception), reply
+        return reply
+
+    def ask(self, line: Line, how: str, longest: int, requests: list[tuple[str, tuple[int, ...]]]) -> Answer:
+        answer: Answer = self.run(line.steps.acquire(how, longest, requests))
+        for (token, amounts), (status, wait) in zip(requests, answer.requests, strict=True):
+            if status == ADMITTED and how != KNOWN:
+                self.take(line, token, amounts, wait)
+        self.hear()
+        return answer
+
+    def take(self, line: Line, token: str, amounts: tuple[int, ...], wait: int) -> None:
+        """It was admitted: never too early, by any of the models."""
+        assert wait <= AHEAD
+        possible = Fraction(0)
+        for at, n in zip(line.which, amounts, strict=True):
+            if n:
+                own = self.models[at].wait(self.models[at].clock(self.now), n, n)
+                assert own <= wait + 1, (token, own, wait)  # told in whole microseconds
+                possible = max(possible, own)
+        # And without need for a wait, there is none.
+        assert wait <= possible + max(self.models[at].interval for at in line.which) + 2
+        for at, n in zip(line.which, amounts, strict=True):
+            if n:
+                moment = self.models[at].clock(self.now) + (possible if abs(wait - possible) <= 1 else wait)
+                self.models[at].charges.append(Charge(token, n, moment))
+        self.admitted.append((token, line, amounts))
+        self.decisions += 1
+
+    def hear(self) -> None:
+        """A bell that was rung is heard by its session."""
+        for line in self.lines:
+            hears = line.waiters and line.dead_since is None
+            if hears and self.look("GET", line.steps.bell) == b"rung":
+                line.polls_at = min(line.polls_at, self.time + DELAY)
+
+    # -- the sessions
+
+    def go_on(self, until: int) -> None:
+        """Each waiter asks when it does."""
+        while True:
+            due = [
+                (min(line.polls_at, line.waiters[0].at), number)
+                for number, line in enumerate(self.lines)
+                if line.waiters and line.dead_since is None
+            ]
+            if not due or min(due)[0] > until:
+                break
+            at, number = min(due)
+            self.time = max(self.time, at)
+            self.poll(self.lines[number])
+        self.time = max(self.time, until)
+        for line in self.lines:
+            if line.dead_since is not None and self.time > line.dead_since + BELL:
+                line.waiters, line.dead_since = [], None
+
+    def poll(self, line: Line) -> None:
+        polls = self.time >= line.polls_at
+        asked = [
+            one
+            for number, one in enumerate(line.waiters[:16])
+            if not number or polls or one.at < self.time + 30_000
+        ]
+        how, due = HEARING if polls else PLACED, asked[0].at <= self.time
+        if polls:
+            line.polls_at = self.time + POLL
+        answer = self.ask(line, how, FOREVER, [(one.token, one.amounts) for one in asked])
+        if self.rng.random() < 0.05:  # the answer was lost, and the request is sent again
+            again = self.run(line.steps.acquire(how, FOREVER, [(one.token, one.amounts) for one in asked]))
+            admitted = [status for status, _ in answer.requests]
+            assert [status for status, _ in again.requests][: len(admitted)] == [
+                status if status == ADMITTED else other
+                for status, (other, _) in zip(admitted, again.requests, strict=True)
+            ]
+            for one, (status, wait), (before, _) in zip(asked, again.requests, answer.requests, strict=True):
+                if status == ADMITTED and before != ADMITTED:
+                    self.take(line, one.token, one.amounts, wait)
+            answer = again
+        for one, (status, wait) in zip(asked, answer.requests, strict=True):
+            if status == ADMITTED:
+                line.waiters.remove(one)
+                self.in_time(line, one)
+            elif status == WAITS:
+                one.at = self.time + wait - LEAD
+            else:
+                assert status == GONE
+                assert self.jumped  # its bell has ended, by the server's clock
+                ((again, later),) = self.ask(line, AGAIN, FOREVER, [(one.token, one.amounts)]).requests
+                if again == ADMITTED:
+                    line.waiters.remove(one)
+                else:
+                    one.at = self.time + later - LEAD
+        if line.waiters and line.waiters[0] is asked[0] and (due or asked[0].at <= self.time):
+            line.waiters[0].at = max(line.waiters[0].at, self.time + line.pause)
+            line.pause = min(2 * line.pause, 500_000)
+        else:
+            line.pause = 5_000
+        if line.steps.bell in answer.notes:
+            line.polls_at = self.time
+
+    def in_time(self, line: Line, one: Waiter) -> None:
+        """It came no later than it was told at first, but for what has become known to be used since."""
+        if self.jumped:
+            return
+        interval = max(self.models[at].interval for at in line.which)
+        owed = sum(self.owed[at] for at in line.which)
+        late = 2 * DELAY + 500_000 * (len(self.lines) > 3)
+        if self.time < self.killed + BELL + 2 * POLL:
+            late += BELL + 2 * POLL
+        assert self.clock <= one.first_told + owed + interval + late, (one, self.clock)
+
+    def ahead_of(self, at: int) -> int:
+        return sum(
+            one.amounts[line.which.index(at)]
+            for line in self.lines
+            if at in line.which
+            for one in line.waiters
         )
 
+    def step(self) -> None:
+        rng = self.rng
+        span = max(model.interval for model in self.models)
+        self.go_on(self.time + int(rng.choice((0, 0, 1, span / 3, span, 5 * span, rng.random() * 20 * span))))
+        line = rng.choice([line for line in self.lines if line.dead_since is None])
+        self.number += 1
+        token = f"{self.number:032x}"
+        amounts = tuple(rng.randint(1, min(3, self.models[at].bucket.burst)) for at in line.which)
+        if len(amounts) > 1 and rng.random() < 0.1:
+            amounts = (0, *amounts[1:])
+        choice = rng.random()
+        if choice < 0.35:
+            self.ask_at_once(line, token, amounts)
+        elif choice < 0.7 and sum(len(one.waiters) for one in self.lines) < 40:
+            self.ask_and_wait(line, token, amounts)
+        elif choice < 0.8 and line.waiters:
+            for _ in range(rng.choice((1, 1, len(line.waiters)))):
+                one = line.waiters.pop(rng.choice((0, -1, rng.randrange(len(line.waiters)))))
+                assert self.run(line.steps.settle(one.token, (0,) * len(one.amounts))).known >= 1
+                self.decisions += 1
+                self.hear()
+        elif choice < 0.9 and self.admitted:
+            self.settle()
+        elif choice < 0.92 and line.waiters and sum(one.dead_since is None for one in self.lines) > 2:
+            self.killed = line.dead_since = (
+                self.time
+            )  # killed: its waiters keep others out while its bell lasts
+            line.polls_at = 0
+        elif choice < 0.94 and self.jumps:
+            self.jump()
 
-@pytest.mark.parametrize("seed", range(24))
-async def test_each_moment_is_the_earliest_that_the_limit_allows(redis, prefix, seed: int) -> None:
-    rng = random.Random(seed)
-    limit = rng.choice((1, 2, 3, 5, 10))
-    interval = rng.choice((1, 1000, SECOND))
-    burst = rng.choice((1, 2, limit, 2 * limit))
-    per = limit * interval
-    scripts, model = Clocked(redis, prefix), Model(interval, burst)
-    waiting: list[Moment] = []
-    for number in range(150):
-        scripts.now += rng.choice((0, 0, 1, interval // 3, interval, per, rng.randrange(3 * per)))
-        waiting = [one for one in waiting if one.at > scripts.now]
-        if waiting and rng.random() < 0.25:
-            gone = rng.choice(waiting[-KEPT:])
-            waiting.remove(gone)
-            assert await scripts.give_back(gone.token) == 1
-            model.give_back(gone.token)
-            continue
-        token, n = f"{number:032x}", rng.randint(1, burst)
-        longest = rng.choice((0, FOREVER_US, rng.randrange(2 * per)))
-        at = model.earliest(scripts.now, n)
-        how = {"longest": longest, "interval": interval, "burst": burst, "per": per}
-        granted, wait, full = await scripts.acquire(token, n, **how)
-        assert (granted, wait) == (at - scripts.now <= longest, at - scripts.now)
-        if granted:
-            model.moments.append(Moment(token, n, at))
-            if wait:
-                waiting.append(model.moments[-1])
-            if rng.random() < 0.2:  # said again, later
-                scripts.now += rng.choice((0, wait // 2))
-                assert await scripts.acquire(token, n, **how) == [
-                    1, max(0, at - scripts.now), max(0, full - (scripts.now - (at - wait)))
-                ]  # fmt: skip
-    assert model.most_in_a_window(per) <= burst + limit
-    await scripts.clear()
+    def ask_at_once(self, line: Line, token: str, amounts: tuple[int, ...]) -> None:
+        ahead = [self.ahead_of(at) for at in line.which]
+        possible = max(
+            (
+                self.models[at].wait(self.models[at].clock(self.time + 1 + self.ahead), total + n, n)
+                for at, total, n in zip(line.which, ahead, amounts, strict=True)
+                if n
+            ),
+            default=Fraction(0),
+        )
+        answer = self.ask(line, FIRST, 0, [(token, amounts)])
+        ((status, wait),) = answer.requests
+        self.decisions += status == REFUSED
+        if not any(line.waiters for line in self.lines):
+            assert (status == ADMITTED) == (wait == 0)
+            interval = max(self.models[at].interval for at in line.which)
+            assert possible <= wait <= possible + min(2, interval), (possible, wait)
+        if self.rng.random() < 0.2:
+            again = self.run(line.steps.acquire(KNOWN, 0, [(token, amounts)]))
+            if status == ADMITTED:
+                assert again.requests[0] == (ADMITTED, 0)
+            elif again.requests[0][0] == ADMITTED:
+                self.take(line, token, amounts, again.requests[0][1])
+
+    def ask_and_wait(self, line: Line, token: str, amounts: tuple[int, ...]) -> None:
+        ((status, wait),) = self.ask(line, WAITING, FOREVER, [(token, amounts)]).requests
+        if status == WAITS:
+            if not line.waiters:
+                line.polls_at = self.time + POLL
+            line.waiters.append(
+                Waiter(token, amounts, self.clock, self.clock + wait, self.time + wait - LEAD)
+            )
+
+    def settle(self) -> None:
+        token, line, amounts = self.rng.choice(self.admitted[-40:])
+        actual = tuple(self.rng.choice((0, n - 1, n, n + 1, 3 * n)) if n else 0 for n in amounts)
+        was = [sum(one.n for one in self.models[at].charges if one.token == token) for at in line.which]
+        settled: Settled = self.run(line.steps.settle(token, actual))
+        known = [wanted > 0 and self.knows(at, token) for at, wanted in zip(line.which, amounts, strict=True)]
+        assert settled.known == sum(known)
+        for at, n, knows, before in zip(line.which, actual, known, was, strict=True):
+            if knows:
+                self.models[at].settle(token, n, self.models[at].clock(self.now))
+                self.owed[at] += max(0, n - before) * self.models[at].interval
+        self.decisions += 1
+        self.hear()
+        for at, (_, full) in zip(line.which, settled.limits, strict=True):
+            expected = max(Fraction(0), self.models[at].full() - self.models[at].clock(self.now))
+            assert abs(full - expected) <= self.models[at].interval / 100 + 2, (full, expected)
+
+    def jump(self) -> None:
+        """The server's clock is set: windows are looked at up to this moment."""
+        self.check_windows()
+        by = self.rng.choice((-1, 1)) * self.rng.choice((30_000, SECOND, 5 * SECOND, 3600 * SECOND))
+        self.ahead += by
+        self.jumped = True
+        for model in self.models:
+            line = next(line for line in self.lines if line.which == (self.models.index(model),))
+            # Only a step that writes knows of it.
+            self.number += 1
+            self.ask(line, FIRST, 0, [(f"{self.number:032x}", (model.bucket.burst,))])
+
+    def knows(self, at: int, token: str) -> bool:
+        """Whether a log has it: it goes when its bucket has been full for ten seconds, and not before."""
+        key = self.lines[at].steps.keys[1]
+        if any(token.encode() in entry for entry in self.look("LRANGE", key, 0, -1)):
+            return True
+        model = self.models[at]
+        assert all(number < model.forgotten for number, one in enumerate(model.charges) if one.token == token)
+        return False
+
+    def check_windows(self) -> None:
+        for model in self.models:
+            most, owed = model.most_in_a_window()
+            assert most <= model.bucket.limit + model.bucket.burst, (model.bucket, most, owed)
+
+    def drain(self) -> None:
+        """All that wait get in, in the end."""
+        self.go_on(self.time + 3 * BELL)
+        for _ in range(3000):
+            waiting = [line.waiters[0].at for line in self.lines if line.waiters]
+            if not waiting:
+                return
+            self.go_on(max(self.time, min(waiting)) + SECOND)
+        raise AssertionError([line.waiters for line in self.lines])
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_whatever_the_clock_does_nobody_waits_for_longer_than_one_period(
-    redis, prefix, seed: int
-) -> None:
-    """Of those who reserve nothing. And between two jumps, the limit holds."""
-    rng = random.Random(seed)
-    limit, interval = rng.choice((1, 3, 10)), SECOND
-    burst, per = rng.choice((1, limit)), limit * interval
-    scripts = Clocked(redis, prefix)
-    taken: list[Moment] = []
-    for number in range(200):
-        if rng.random() < 0.1:
-            assert Model(interval, burst, taken).most_in_a_window(per) <= burst + limit
-            taken = []
-            scripts.now += rng.choice((-1, 1)) * rng.choice((interval, per, 3600 * SECOND))
-        scripts.now += rng.choice((0, interval // 2, interval, per))
-        n = rng.randint(1, burst)
-        token = f"{number:032x}"
-        granted, wait, _ = await scripts.acquire(token, n, longest=0, interval=interval, burst=burst, per=per)
-        assert wait <= per
-        if granted:
-            taken.append(Moment(token, n, scripts.now))
-    await scripts.clear()
+def run(seed: int, steps: int) -> int:
+    world = World(seed)
+    for _ in range(steps):
+        world.step()
+    world.drain()
+    world.check_windows()
+    return world.decisions
 
 
-async def test_a_clock_that_stays_back_stops_nobody(redis, prefix) -> None:
-    scripts = Clocked(redis, prefix)
-    how = {"longest": 0, "interval": SECOND, "burst": 10, "per": 10 * SECOND}
-    assert (await scripts.acquire("a" * 32, 10, **how))[0] == 1
-    scripts.now -= 3600 * SECOND
-    assert (await scripts.acquire("b" * 32, 1, **how))[:2] == [0, SECOND]  # which asked and took nothing
-    scripts.now += SECOND
-    assert (await scripts.acquire("b" * 32, 1, **how))[:2] == [1, 0]
-    await scripts.clear()
+@pytest.mark.parametrize("seed", range(8))
+def test_each_decision_is_that_of_the_model(seed: int) -> None:
+    assert run(seed, 120) > 40
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("part", range(10))
+def test_ten_thousand_decisions_are_those_of_the_model(part: int) -> None:
+    decisions, seed = 0, 1000 * (part + 1)
+    while decisions < 1000:
+        decisions += run(seed, 200)
+        seed += 1

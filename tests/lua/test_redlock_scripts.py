@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, survives, unnoticed
+from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, surviving, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, LockScripts
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:redlock*")
@@ -214,6 +214,5 @@ async def test_without_a_line_somebody_notices(redis, prefix) -> None:
     assert await unnoticed(RedlockScripts, redis, prefix, living, among=CHECKS) == []
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
-async def test_with_a_line_altered_that_test_fails(redis, prefix, mutation) -> None:
-    assert await survives(RedlockScripts, redis, prefix, mutation, CHECKS, FILE) is None
+async def test_with_a_line_altered_that_test_fails(redis, prefix) -> None:
+    assert await surviving(RedlockScripts, redis, prefix, MUTATIONS, CHECKS) == []

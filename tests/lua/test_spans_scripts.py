@@ -20,14 +20,12 @@ from aiolocks.transport import PASSING, SEATED, STAYING, WAITING
 from aiolocks.transport.commands.family import families
 from aiolocks.transport.commands.listening import Listener
 from tests.lua.mutants import (
-    A_SHARE,
-    SHARES,
     Mutation,
     checks,
     compiled,
     fails,
     lines_left_out,
-    survives,
+    surviving,
     text_of,
     unnoticed,
 )
@@ -2452,27 +2450,26 @@ MUTATIONS = [
 ]
 
 
+@pytest.mark.long
 async def test_the_scripts_themselves_are_not_complained_of(redis, prefix) -> None:
     scripts = SpanScripts(redis, prefix)
 
     assert [name for name, check in CHECKS.items() if await fails(check, scripts)] == []
 
 
-@A_SHARE
+@pytest.mark.long
 @pytest.mark.parametrize("file", FILES)
-async def test_without_a_line_somebody_notices(redis, prefix, file, share) -> None:
+async def test_without_a_line_somebody_notices(redis, prefix, file) -> None:
     step = file if "/" not in file else "spans_acquire"
     mutants = [(name, file, text) for name, text in lines_left_out(file, unless=SPARED)]
     living = await compiled(SpanScripts, redis, prefix, step, mutants)
 
-    assert await unnoticed(SpanScripts, redis, prefix, living[share::SHARES], among=CHECKS) == []
+    assert await unnoticed(SpanScripts, redis, prefix, living, among=CHECKS) == []
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
-async def test_with_a_line_altered_that_test_fails(redis, prefix, mutation) -> None:
-    step = mutation.file if "/" not in mutation.file else "spans_acquire"
-
-    assert await survives(SpanScripts, redis, prefix, mutation, CHECKS, step) is None
+@pytest.mark.long
+async def test_with_a_line_altered_that_test_fails(redis, prefix) -> None:
+    assert await surviving(SpanScripts, redis, prefix, MUTATIONS, CHECKS, "spans_acquire") == []
 
 
 def test_each_line_that_is_spared_stands_there() -> None:

@@ -12,7 +12,7 @@ from aiolocks.kinds.multilock import SeveralSteps
 from aiolocks.kinds.permits import PermitSteps
 from aiolocks.kinds.reentrant import ReentrantSteps
 from aiolocks.kinds.spans import Span, SpanSteps
-from aiolocks.transport import Command, LockSteps, several
+from aiolocks.transport import LockSteps, Request, several
 from aiolocks.transport.commands.base import NameSteps
 from tests.lua.scripts import HOUR, MINUTE, Ear, LockScripts
 
@@ -41,7 +41,7 @@ KINDS: dict[str, Callable[[str], Any]] = {
 }
 
 
-async def said(ear: Ear, command: Command[Any]) -> Any:
+async def said(ear: Ear, command: Request[Any]) -> Any:
     for _ in command.watched:
         assert await ear.say("CLIENT", "CACHING", "YES") == b"OK"
         break
@@ -52,11 +52,11 @@ async def said(ear: Ear, command: Command[Any]) -> Any:
 @pytest.mark.parametrize("asking", ["renew", "owned"])
 async def test_each_later_change_of_its_key_is_told_once(redis, prefix, kind, asking) -> None:
     steps: NameSteps = KINDS[kind](prefix)
-    acquire: Command[Any] = steps.acquire(TOKEN, MINUTE, "{}")  # type: ignore[attr-defined]
+    acquire: Request[Any] = steps.acquire(TOKEN, MINUTE, "{}")  # type: ignore[attr-defined]
     # A connection is told nothing of what it does itself; so another one deletes.
     async with LockScripts(redis, prefix).listening() as ear:
         assert await said(ear, acquire)
-        question: Command[Any] = (
+        question: Request[Any] = (
             steps.renew(TOKEN, MINUTE) if asking == "renew" else steps.owned(TOKEN)  # type: ignore[attr-defined]
         )
         steps.watch(question)

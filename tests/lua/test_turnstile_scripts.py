@@ -12,7 +12,8 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from aiolocks.kinds.turnstile import REMEMBERED, TurnstileSteps
-from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, survives, unnoticed
+from aiolocks.transport.request import MOST_KNOWN
+from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, surviving, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:turnstile:*")
@@ -24,11 +25,18 @@ class TurnstileScripts(Scripts):
     """The steps of a turnstile."""
 
     kind = "turnstile"
-    shared = ("forms",)
+    shared = ("forms", "fence")
     bare = frozenset({"turnstile_end"})
 
-    async def enter(self, token: str, *, window: int = MINUTE, remembered: int = 10) -> Any:
-        return await self.run(self.words("turnstile_enter", [self.key()], token, window, remembered))
+    async def enter(
+        self, token: str, *, window: int = MINUTE, remembered: int = 10, known: int = MINUTE, most: int = 1000
+    ) -> Any:
+        return await self.run(
+            self.words("turnstile_enter", [self.key()], token, window, remembered, known, most)
+        )
+
+    async def members(self) -> list[str]:
+        return [one.decode() for one in await self.redis.zrange(self.key(), 0, -1)]
 
     async def end(self, token: str) -> Any:
         return await self.run(self.words("turnstile_end", [self.key()], token))
@@ -75,15 +83,64 @@ async def test_the_window_ends_by_itself(turnstile) -> None:
     assert await turnstile.enter(OTHER) == 1
 
 
-async def test_so_many_are_remembered_and_the_first_always(turnstile) -> None:
-    tokens = [f"{number:032x}" for number in range(8)]
-    assert [await turnstile.enter(token, remembered=3) for token in tokens] == list(range(1, 9))
+TOKENS = [f"{number + 2**100:032x}" for number in range(100)]
 
+
+async def test_however_many_come_each_is_remembered_for_its_time(turnstile) -> None:
+    assert [await turnstile.enter(token) for token in TOKENS] == list(range(1, 101))
+    assert [await turnstile.enter(token) for token in TOKENS] == list(range(1, 101))
+
+
+async def test_so_many_are_remembered_and_the_first_always(turnstile) -> None:
+    for token in TOKENS[:32]:
+        await turnstile.enter(token, remembered=34)
     places = await turnstile.redis.zrange(turnstile.key(), 0, -1, withscores=True)
-    assert places == [(tokens[0].encode(), 1), (tokens[6].encode(), 7), (tokens[7].encode(), 8)]
-    assert await turnstile.enter(tokens[0], remembered=3) == 1
-    assert await turnstile.enter(tokens[7], remembered=3) == 8
-    assert await turnstile.enter(tokens[3], remembered=3) == 9  # its place was forgotten: it comes again
+    marks = {place: int(member) for member, place in places if member.startswith(b"0" * 16)}
+    assert marks.keys() == {16, 32}
+    now = 1000 * (await turnstile.redis.time())[0]
+    assert all(abs(now - at) < 5000 for at in marks.values())
+    await asyncio.sleep(0.003)
+    assert await turnstile.enter(TOKENS[32], remembered=34, known=1) == 33  # the 33rd, and two marks
+
+    tokens = [one for one in await turnstile.members() if not one.startswith("0" * 16)]
+    assert tokens == [TOKENS[0], *TOKENS[16:33]]
+    assert await turnstile.enter(TOKENS[0], remembered=34) == 1
+    assert await turnstile.enter(TOKENS[16], remembered=34) == 17
+    assert await turnstile.enter(TOKENS[3], remembered=34) == 34  # its place was forgotten: it comes again
+    for token in TOKENS[33:]:
+        await turnstile.enter(token, remembered=34, known=0)
+    assert 34 - 17 < len(await turnstile.members()) <= 34
+
+
+async def test_no_more_is_forgotten_than_has_a_mark(turnstile) -> None:
+    for token in TOKENS[:15]:
+        await turnstile.enter(token, remembered=2, known=0)
+    assert await turnstile.members() == TOKENS[:15]
+    await turnstile.enter(TOKENS[15], remembered=2, known=0)
+    assert len(await turnstile.members()) == 17
+
+
+async def test_what_an_earlier_version_has_not_marked_is_forgotten(turnstile) -> None:
+    for token in TOKENS[:20]:
+        await turnstile.enter(token)
+    await turnstile.redis.zrem(
+        turnstile.key(), *[one for one in await turnstile.members() if one[:16] == "0" * 16]
+    )
+    await turnstile.enter(TOKENS[20])
+    assert await turnstile.members() == [TOKENS[0], *TOKENS[16:21]]
+
+
+async def test_no_place_is_forgotten_for_another_which_is_refused(turnstile) -> None:
+    for token in TOKENS[:17]:
+        await turnstile.enter(token, most=18)
+    state = await turnstile.state()
+    with pytest.raises(ResponseError, match="CROWDED 18"):
+        await turnstile.enter(TOKENS[17], most=18)
+    assert await turnstile.state() == state
+    assert await turnstile.enter(TOKENS[16], most=18) == 17
+    assert await turnstile.enter(TOKENS[17], most=19) == 18
+    await asyncio.sleep(0.003)
+    assert await turnstile.enter(TOKENS[18], most=19, known=1) == 19
 
 
 async def test_who_began_the_window_ends_it(turnstile) -> None:
@@ -131,11 +188,11 @@ async def test_places_that_are_not_ours_are_refused_and_stay(turnstile) -> None:
 
 
 async def test_the_commands_say_what_the_tests_do(turnstile) -> None:
-    commands = TurnstileSteps(turnstile.prefix, turnstile.name)
+    commands = TurnstileSteps(turnstile.prefix, turnstile.name, known_ms=HOUR)
     enter, end = commands.enter(ME, MINUTE), commands.end(ME)
 
     assert enter.words(as_eval=True) == turnstile.words(
-        "turnstile_enter", [turnstile.key()], ME, MINUTE, REMEMBERED
+        "turnstile_enter", [turnstile.key()], ME, MINUTE, REMEMBERED, HOUR, MOST_KNOWN
     )
     assert end.words(as_eval=True) == turnstile.words("turnstile_end", [turnstile.key()], ME)
     assert enter.lane == end.lane  # an undo follows what it undoes
@@ -156,7 +213,10 @@ async def test_a_window_ends_on_a_server_that_is_out_of_memory(own_server, conne
     assert await turnstile.end(ME) == [1]
 
 
-NEEDED = ("eval", "del", "pexpire", "pttl", "zadd", "zcard", "zrange", "zrem", "zscore")
+NEEDED = (
+    *("eval", "del", "pexpire", "pttl", "time", "zadd", "zcard", "zrange"),
+    *("zrangebyscore", "zremrangebyscore", "zscore"),
+)
 
 
 async def test_it_needs_these_commands_and_no_more(own_server, connect, acl) -> None:
@@ -170,9 +230,9 @@ async def test_it_needs_these_commands_and_no_more(own_server, connect, acl) -> 
         )
         turnstile = TurnstileScripts(user, "aiolocks")
         try:
-            for token in (ME, OTHER, THIRD):
-                await turnstile.enter(token, remembered=2)
-            await turnstile.end(ME)
+            for token in TOKENS[:18]:
+                await turnstile.enter(token, remembered=2, known=0)
+            await turnstile.end(TOKENS[0])
         except (NoPermissionError, ResponseError):
             return False
         return True
@@ -187,26 +247,29 @@ async def test_it_needs_these_commands_and_no_more(own_server, connect, acl) -> 
 
 CHECKS = checks(globals(), "turnstile")
 ENTER, END = "turnstile_enter", "turnstile_end"
+COUNTED = "test_the_first_begins_the_window_and_the_others_are_counted"
+KEPT = "test_however_many_come_each_is_remembered_for_its_time"
+FIRST = "test_so_many_are_remembered_and_the_first_always"
+FULL = "test_no_place_is_forgotten_for_another_which_is_refused"
 MUTATIONS = [
-    Mutation(
-        ENTER, "last + 1, token", "last, token", "test_the_first_begins_the_window_and_the_others_are_counted"
-    ),
-    Mutation(
-        ENTER, "return last + 1", "return last", "test_the_first_begins_the_window_and_the_others_are_counted"
-    ),
-    Mutation(
-        ENTER, "-1, -1, 'WITH", "0, 0, 'WITH", "test_the_first_begins_the_window_and_the_others_are_counted"
-    ),
+    Mutation(ENTER, "place = last + 1", "place = last", COUNTED),
+    Mutation(ENTER, "-1, -1, 'WITH", "0, 0, 'WITH", COUNTED),
     Mutation(ENTER, "if not last then", "if true then", "test_the_window_is_that_of_who_began_it"),
-    Mutation(ENTER, "places, 1, 1)", "places, 0, 0)", "test_so_many_are_remembered_and_the_first_always"),
-    Mutation(ENTER, "> tonumber", ">= tonumber", "test_so_many_are_remembered_and_the_first_always"),
+    Mutation(ENTER, "places, 1, 1, 'WITH", "places, 0, 0, 'WITH", FIRST),
+    Mutation(ENTER, "number >= tonumber(ARGV[3])", "number > tonumber(ARGV[3])", FIRST),
+    Mutation(ENTER, "number >= tonumber(ARGV[5])", "number > tonumber(ARGV[5])", FULL),
+    Mutation(ENTER, "NOW < since + ARGV[4]", "false", KEPT),
+    Mutation(ENTER, "NOW < since + ARGV[4]", "true", FIRST),
+    Mutation(ENTER, "since and", "not since or", "test_what_an_earlier_version_has_not_marked_is_forgotten"),
+    Mutation(ENTER, "ends < place and", "", "test_no_more_is_forgotten_than_has_a_mark"),
+    Mutation(ENTER, "not forgotten and", "", FULL),
+    Mutation(ENTER, "ZREMRANGEBYSCORE', places, 2", "ZREMRANGEBYSCORE', places, 1", FIRST),
     Mutation(END, "~= '1'", "== false", "test_nobody_else_ends_it"),
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
-async def test_each_guard_is_needed(redis, prefix, mutation: Mutation) -> None:
-    assert await survives(TurnstileScripts, redis, prefix, mutation, CHECKS, mutation.file) is None
+async def test_each_guard_is_needed(redis, prefix) -> None:
+    assert await surviving(TurnstileScripts, redis, prefix, MUTATIONS, CHECKS) == []
 
 
 @pytest.mark.parametrize("step", [ENTER, END])

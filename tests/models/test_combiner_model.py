@@ -25,6 +25,10 @@ ROOM = 9
 SESSIONS = "abc"
 LINGER = 29_900_000
 """Microseconds for which an answer is there, at least."""
+KNOWN = 20_000
+"""Milliseconds for which a put is known."""
+MOST_PUTS = 4
+"""How many are known at most."""
 
 
 class Clocked(CombinerScripts):
@@ -62,6 +66,16 @@ class Batch:
 
 
 @dataclass
+class Run:
+    """A run of the open batch."""
+
+    token: str
+    fence: bytes
+    upto: int
+    answers: dict[int, bytes]
+
+
+@dataclass
 class Model:
     """What there should be; `now` in microseconds."""
 
@@ -71,33 +85,67 @@ class Model:
     done: int = 0
     batches: int = 0
     batch: Batch | None = None
-    runner: str = ""
+    run: Run | None = None  # who has the key
+    newest: bytes = b""  # the fencing token of the run that has begun last
+    acked: bytes = b""  # that of the last one that has ended a batch, or failed
+    late: bytes = b""  # that of the last one that has failed by being late
+    puts: list[tuple[int, int]] = field(default_factory=list)
     answers: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # with when it came
 
-    def put(self, session: str, texts: list[bytes]) -> tuple[int, int, int]:
+    def put(self, session: str, texts: list[bytes]) -> tuple[int, int, int] | None:
+        """The first number, how many were taken, and how many wait; None: too many puts are known."""
         taken = texts[: max(0, ROOM - len(self.items))]
         if not taken:
             return 0, 0, len(self.items)
+        entries = [number for first, count in self.puts for number in (first, first + count)]
+        if sum(map(self.knows, entries)) >= 2 * MOST_PUTS:
+            return None
         first = max(self.now, self.last + 1, self.done + 1)
         self.last = first + len(taken) - 1
         until = self.now // 1000 + KEEP
         self.items += [Item(first + n, text, until, session) for n, text in enumerate(taken)]
+        self.puts.append((first, len(taken)))
         return first, len(taken), len(self.items)
 
-    def begin(self, token: str, most: int) -> Batch | None:
+    def knows(self, number: int) -> bool:
+        return number > self.now - KNOWN * 1000
+
+    def begin(self, token: str, fence: bytes, most: int) -> Batch:
         """What the run with that token is for."""
-        if self.batch is None and self.items:
+        if self.batch is None:
             self.batches += 1
             self.batch = Batch(self.batches, self.items[:most], self.now // 1000)
-        self.runner = token if self.batch is not None else ""
+        items = self.batch.items
+        answers = {item.number: b"%s!%s" % (item.text, fence) for item in items}
+        self.run, self.newest = Run(token, fence, items[-1].number, answers), fence
         return self.batch
 
-    def end(self, answers: dict[int, bytes]) -> None:
-        assert self.batch is not None
-        self.done = self.batch.items[-1].number
+    def ran_last(self, run: Run) -> bool:
+        """Whether it is under way, or no other one has begun since."""
+        return run is self.run or (self.run is None and run.fence == self.newest)
+
+    def end(self, run: Run, *, failed: bool = False, late: bool = False) -> bool:
+        """Whether it counts that this run has ended."""
+        if run.fence == self.acked:
+            return True
+        if not self.ran_last(run):
+            of_this = self.batch is not None and run.upto == self.batch.items[-1].number
+            if late and of_this and run.fence != self.late:
+                self._attempted()
+                self.late = run.fence
+            return False
+        self.run, self.acked = None, run.fence
+        if failed:
+            self._attempted()
+            return True
+        self.batch, self.done = None, run.upto
         self.items = [item for item in self.items if item.number > self.done]
-        self.answers |= {number: (answer, self.now) for number, answer in answers.items()}
-        self.batch, self.runner = None, ""
+        self.answers |= {number: (answer, self.now) for number, answer in run.answers.items()}
+        return True
+
+    def _attempted(self) -> None:
+        assert self.batch is not None
+        self.batch.attempt += 1
 
 
 class Walk:
@@ -110,8 +158,7 @@ class Walk:
         self._puts: list[tuple[str, list[str], tuple[int, int]]] = []
         self._mine: dict[str, list[int]] = {session: [] for session in SESSIONS}
         self._tokens = iter(range(1, 10_000))
-        self._late: list[tuple[str, bytes, int]] = []  # runs that are over, and may not know
-        self._run = b""
+        self._late: list[Run] = []  # runs that are over, and may not know
 
     def _token(self) -> str:
         return f"{next(self._tokens):032x}"
@@ -128,18 +175,28 @@ class Walk:
         session = self._random.choice(SESSIONS)
         token = self._token()
         texts = [f"{session}{token[-4:]}{n}" for n in range(self._random.randrange(1, 4))]
-        first, taken, waiting = self._model.put(session, [text.encode() for text in texts])
-        got = await self._scripts.put(token, *texts, room=ROOM, keep=KEEP)
+        expected = self._model.put(session, [text.encode() for text in texts])
+        if expected is None:
+            with pytest.raises(ResponseError, match=f"CROWDED {MOST_PUTS}"):
+                await self._said(token, texts)
+            return
+        first, taken, waiting = expected
+        got = await self._said(token, texts)
         assert [int(got[0]), *got[1:3]] == [first, taken, waiting]
         self._mine[session] += range(first, first + taken)
         if taken:
             self._puts.append((token, texts, (first, taken)))
 
     async def _put_again(self) -> None:
-        if self._puts:
-            token, texts, (first, taken) = self._random.choice(self._puts[-3:])
-            got = await self._scripts.put(token, *texts, room=ROOM, keep=KEEP)
+        """Each put that is known leaves nothing more, however many have followed."""
+        known = [put for put in self._puts if self._model.knows(put[2][0])]
+        if known:
+            token, texts, (first, taken) = self._random.choice(known)
+            got = await self._said(token, texts)
             assert (int(got[0]), got[1]) == (first, taken)
+
+    async def _said(self, token: str, texts: list[str]) -> Any:
+        return await self._scripts.put(token, *texts, room=ROOM, keep=KEEP, known=KNOWN, most=MOST_PUTS)
 
     async def _ask(self) -> None:
         session, model, most = self._random.choice(SESSIONS), self._model, self._random.choice((1, 2, 50))
@@ -156,11 +213,11 @@ class Walk:
             assert told.items() <= {number: answer for number, (answer, _) in known.items()}.items()
             assert {number for number, (_, came) in known.items() if came > model.now - LINGER} <= told.keys()
             self._mine[session] = [number for number in self._mine[session] if number > model.done]
-        elif model.runner or not model.items:
+        elif model.run is not None or not model.items:
             assert got[0] == 0
         else:
-            batch = model.begin(token, most)
-            assert batch is not None
+            assert int(got[1]) > int(model.newest or 0)
+            batch = model.begin(token, got[1], most)
             fresh = [item for item in batch.items if item.until >= batch.started]
             assert got[0] == 1
             assert got[4][:3] == [batch.number, batch.attempt, str(batch.items[-1].number).encode()]
@@ -168,47 +225,48 @@ class Walk:
             assert got[4][5::3] == [str(item.number).encode() for item in batch.items]
             assert got[4][6::3] == [b"w" if item in fresh else b"d" for item in batch.items]
             assert got[4][7::3] == [item.text if item in fresh else b"" for item in batch.items]
-            assert int(got[1]) > int(self._run or 0)
-            self._run = got[1]
 
     async def _end(self) -> None:
-        model, scripts, run = self._model, self._scripts, self._run
-        if not model.runner:
+        run = self._model.run
+        if run is None:
             return
-        assert model.batch is not None
-        token, upto = model.runner, model.batch.items[-1].number
-        self._late.append((token, run, upto))
+        self._late.append(run)
         if self._random.random() < 0.3:
-            assert (await scripts.ack(token, run, upto, failed=True))[0] == 1
-            model.batch.attempt += 1
-            model.runner = ""
+            await self._ends(run, failed=True)
             return
-        answers = {item.number: b"%s!%s" % (item.text, run) for item in model.batch.items}
-        entries = [(number, number, answer.decode()) for number, answer in answers.items()]
-        assert await scripts.answer(token, *entries) == 1
+        await self._answers(run)
         if self._random.random() < 0.3:
             await self._die()
             return
-        assert (await scripts.ack(token, run, upto))[0] == 1
-        model.end(answers)
+        await self._ends(run)
         if self._random.random() < 0.3:
-            assert (await scripts.ack(token, run, upto))[0] == 1
+            await self._ends(run)
+
+    async def _answers(self, run: Run) -> None:
+        entries = [(number, number, answer.decode()) for number, answer in run.answers.items()]
+        counts = await self._scripts.answer(run.token, *entries, run=run.fence)
+        assert counts == self._model.ran_last(run)
+
+    async def _ends(self, run: Run, *, failed: bool = False, late: bool = False) -> None:
+        ended = await self._scripts.ack(run.token, run.fence, run.upto, failed=failed, late=late)
+        assert ended[0] == self._model.end(run, failed=failed, late=late)
 
     async def _die(self) -> None:
-        if self._model.runner:
+        if self._model.run is not None:
             await self._scripts.redis.delete(self._scripts.run_key)
-            assert self._model.batch is not None
-            self._late.append((self._model.runner, self._run, self._model.batch.items[-1].number))
-            self._model.runner = ""
+            self._late.append(self._model.run)
+            self._model.run = None
 
     async def _come_late(self) -> None:
-        """One whose run is over: it changes nothing."""
-        if self._late:
-            token, run, upto = self._random.choice(self._late[-3:])
-            if token != self._model.runner:
-                assert await self._scripts.take(token) == [-1]
-                assert await self._scripts.answer(token, (upto, upto, "late")) == 0
-                await self._scripts.ack(token, run, upto, failed=self._random.random() < 0.5)
+        """One whose run is over: it counts if no other one has begun; else it is an attempt at most."""
+        run = self._random.choice(self._late[-3:]) if self._late else None
+        if run is None or run is self._model.run:
+            return
+        assert await self._scripts.take(run.token) == [-1]
+        failed, late = self._random.random() < 0.5, self._random.random() < 0.5
+        if not failed:
+            await self._answers(run)
+        await self._ends(run, failed=failed, late=late)
 
     async def _move_clock(self) -> None:
         self._model.now += self._random.choice((1000, 1_000_000, 10_000_000))
@@ -221,19 +279,26 @@ async def test_the_scripts_do_what_the_model_does(redis: Any, prefix: str, seed:
     await scripts.clear()
 
 
-BROKEN = {
-    "combiner_put": ("if known_first then", "if false then"),
-    "combiner_ack": ("if found[7] == ARGV[2] then return {1} end", ""),
-    "combiner_acquire": ("redis.call('ZREMRANGEBYSCORE', answers, above(done), '+inf')", ""),
-    "combiner_take": ("if not held_by(ARGV[1], redis.call('GET', run)) then return {-1} end", ""),
-    "shared/combiner_hand_out": ("if tonumber(ends) < started then", "if false then"),
-    "shared/combiners": ("return '(' .. whole(number)", "return whole(number)"),
-}
+BROKEN = [
+    ("combiner_put", "if known_first then", "if false then"),
+    ("combiner_put", ">= 2 * ARGV[5] then", ">= math.huge then"),
+    ("combiner_put", "redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(over))", "redis.call('DEL', puts)"),
+    ("combiner_ack", "if found[7] == ARGV[2] then return {1} end", ""),
+    ("combiner_ack", "if ARGV[6] == '1' and", "if false and"),
+    ("combiner_ack", "and found[10] ~= ARGV[2]", ""),
+    ("combiner_acquire", "redis.call('ZREMRANGEBYSCORE', answers, above(done), '+inf')", ""),
+    ("combiner_take", "if not held_by(ARGV[1], redis.call('GET', run)) then return {-1} end", ""),
+    ("shared/combiner_hand_out", "if tonumber(ends) < started then", "if false then"),
+    ("shared/combiners", "return '(' .. whole(number)", "return whole(number)"),
+    ("shared/combiners", "or not held and redis.call('GET', fence) == minted", ""),
+    ("shared/combiners", "and redis.call('GET', fence) == minted", ""),
+]
 
 
-@pytest.mark.parametrize("file", BROKEN)
-async def test_the_walk_notices_what_is_missing(redis: Any, prefix: str, file: str) -> None:
-    line, instead = BROKEN[file]
+@pytest.mark.parametrize(("file", "line", "instead"), BROKEN)
+async def test_the_walk_notices_what_is_missing(
+    redis: Any, prefix: str, file: str, line: str, instead: str
+) -> None:
     text = shipped(file)
     assert text.count(line.encode()) == 1
     scripts = Clocked(redis, prefix, {file: text.replace(line.encode(), instead.encode())})
@@ -242,7 +307,7 @@ async def test_the_walk_notices_what_is_missing(redis: Any, prefix: str, file: s
         await scripts.clear()
         try:
             await Walk(scripts, seed).go()
-        except (AssertionError, ValueError, ResponseError):
+        except (AssertionError, ValueError, ResponseError, pytest.fail.Exception):
             noticed = True
             break
     await scripts.clear()

@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, nargs="?", default=1, const=os.cpu_count(), help="processes; one for each core"
     )
-    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
     arguments = parser.parse_args()
     names = arguments.names or list(SAFEGUARDS)
     if unknown := set(names) - set(SAFEGUARDS):

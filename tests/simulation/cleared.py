@@ -56,6 +56,15 @@ CLEARED: dict[str, Schedule] = {
         ),
         faults=(fault("cut", "p1", 1.25, amount=0.01),),
     ),
+    # p0.w0.r0 connects to c0, to a0 and to b0, for the slot moves on each time before p0 has asked there. It
+    # has x 19 messages after the second move; the third one comes later.
+    "a waiter whose slot moves on while it connects has to connect again": schedule(
+        "cluster-lock",
+        1,
+        1.0,
+        crew("keyspace", STEADY_FAR, one("p0.w0.r0", 0.02, 3.0)),
+        faults=tuple(fault("move at once", "c0", at) for at in (0.353, 0.567, 1.053)),
+    ),
     # The first request of p1.w2 waits for a second until redis-py connects again. The heartbeat of its
     # session names its seat before that, and is told that there is none; p0.w0.r3 asks, and sits down first.
     "a waiter that listens before it has a seat has not taken it": schedule(
@@ -262,5 +271,35 @@ CLEARED: dict[str, Schedule] = {
             poll=0.064,
         ),
         faults=(fault("death", "b0", 0.255, 0.443), fault("death", "c1", 1.08, 0.233)),
+    ),
+    # c0 dies before c1 knows of the run of p0, and c1 takes its place when the item of p0.w1.r2 is too old.
+    "an item of a run that a failover has lost may be dropped": schedule(
+        "cluster-combiner",
+        33,
+        5.0,
+        crew(
+            "poll",
+            NEAR,
+            one("p0.w1.r0", 0.006, 0.566, cancel=0.001),
+            one("p0.w1.r2", 0.0, 5.723),
+            poll=0.5,
+        ),
+        jitter=0.1,
+        faults=(fault("death", "c0", 0.149, 1.216, amount=1.0),),
+    ),
+    # An item that is kept for a second waits for a run, and the clock of the server is set ahead by as much.
+    "an item is as old as the clock of its server says": schedule(
+        "combiner",
+        371,
+        1.0,
+        crew(
+            "plain",
+            FAR,
+            one("p2.w1.r0", 0.17, 1.015, cancel=0.17),
+            one("p2.w1.r1", 0.268, 0.004, cancel=0.11, doing="leave"),
+            poll=0.5,
+            busy=0.01,
+        ),
+        faults=(fault("clock ahead", "redis", 0.735, amount=1.0),),
     ),
 }

@@ -1,6 +1,6 @@
 """The defects of the library that the simulated world has found, and what fixed each.
 
-python -m tests.simulation.defects --write    puts the table into docs/explanation/trust.md
+python -m tests.simulation.defects --write    puts the table into docs/reference/test-results.md
 """
 
 from __future__ import annotations
@@ -358,6 +358,13 @@ DEFECTS = (
         "4",
         "fb703c0",
     ),
+    Defect(
+        "A waiter of a rate limit that was admitted just before a failover stays first in the queue for as "
+        "long as its session has others.",
+        "cluster-ratelimit",
+        "10116",
+        "e584034",
+    ),
 )
 
 
@@ -369,7 +376,7 @@ def lines() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.defects")
-    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
     print(*lines(), sep="\n")
     if parser.parse_args().write:
         put("defects", lines())

@@ -7,6 +7,8 @@ from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import NEAR, SPIKY, STEADY_FAR
 from tests.simulation.world.schedule import Fault, Schedule
 
+THREE_QUICK = Want(names=("quick",), permits=3)
+
 IN_GROUPS: dict[str, Schedule] = {
     "a waiter that gets in leaves its place on the master that refused it": schedule(
         "redlock",
@@ -64,6 +66,21 @@ IN_GROUPS: dict[str, Schedule] = {
         1.0,
         crew("keyspace", STEADY_FAR, one("p0.w0.r0", 0.02, 3.0)),
         faults=tuple(fault("move at once", "c0", at) for at in (0.59, 0.98, 1.19)),
+    ),
+    # p0.w0.r1 waits, and is admitted; a1 takes the place of a0, and has only heard that it waits. As p0
+    # lives, p0.w0.r2 stood behind it for ever.
+    "a waiter that was admitted before a failover stays first in the queue of a rate limit": schedule(
+        "cluster-ratelimit",
+        8,
+        2.0,
+        crew(
+            "tracking",
+            NEAR,
+            one("p0.w0.r0", 0.5, 0.0, want=THREE_QUICK),
+            one("p0.w0.r1", 0.0, 0.0, want=THREE_QUICK),
+            one("p0.w0.r2", 2.5, 0.0, want=THREE_QUICK),
+        ),
+        faults=(fault("cut off", "a0", 0.54, 0.8),),
     ),
     # A renewal of x finds that the connection to c0 is dead. So is the one to b0, which z needs much later.
     "a broken connection to a node is found only when somebody needs it": schedule(

@@ -31,9 +31,38 @@ LONG_WAIT_OF_TWO = schedule(
 """If the queue is gone after 10 s, both are seated again, in the order in which they notice."""
 
 CACHED, KEPT_FOR_LONG = Want(cache=0.3), Want(cache=5.0)
+QUICK, THREE_QUICK = Want(names=("quick",)), Want(names=("quick",), permits=3)
+SLOW, THREE_SLOW = Want(names=("slow",)), Want(names=("slow",), permits=3)
+QUICK_AND_SLOW = Want(names=("quick", "slow"))
+SPREAD_OUT = Want(names=("x",))
+"""In the cluster, the node `c0` has it."""
 NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
+    # The server does not hear that p0 has ended its run, and p1 has its turn when the lease of p0 is over.
+    "combiners: acknowledged first": (
+        schedule(
+            "combiner",
+            2,
+            1.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.4)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.3, 0.05), poll=0.5),
+            faults=(fault("half open", "p0", 0.05, 6.0),),
+        ),
+        "runs p0.w0.r0#0 again",
+    ),
+    # p1 connects while the server, out of memory, refuses to subscribe.
+    "a subscription that is made later": (
+        schedule(
+            "lock",
+            1,
+            5.0,
+            crew("keyspace", NEAR, one("p0.w0.r0", 0.0, 11.6)),
+            crew("keyspace", NEAR, one("p1.w0.r0", 0.3, 0.05), poll=60.0, first_poll=60.0),
+            faults=(fault("out of memory", "redis", 0.2, 1.0),),
+        ),
+        "while p1.w0.r0 waits",
+    ),
     # A deployment is taken back after two seconds.
     "schedule: comes back": (
         schedule(
@@ -44,6 +73,34 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             crew("tracking", NEAR, one("p1.w0.r0", 0.9, 2.2)),
         ),
         "from before its definition",
+    ),
+    # The node that p1 listens to publishes nothing of what has gone with its slot.
+    "a slot that leaves": (
+        schedule(
+            "cluster-lock",
+            1,
+            5.0,
+            crew("keyspace", NEAR, one("p0.w0.r0", 0.0, 3.5, want=SPREAD_OUT)),
+            crew("keyspace", NEAR, one("p1.w0.r0", 0.1, 0.05, want=SPREAD_OUT), poll=60.0, first_poll=60.0),
+            faults=(fault("move at once", "c0", 0.3, 0.05),),
+        ),
+        "while p1.w0.r0 waits",
+    ),
+    # A task of p0 works on for nearly 3 s after its session was closed, and its lease lasts for 2 s.
+    "session: a task that still works keeps its lock": (
+        schedule(
+            "session",
+            1,
+            2.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.34)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.05)),
+        ),
+        "enters while p0.w0.r0 still works",
+    ),
+    # A task of p0 is done when its session is closed.
+    "session: what no code works under is given back": (
+        schedule("session", 1, 2.0, crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.22))),
+        "was not given back",
     ),
     # The answer to the try of p0 and the end of its task come in one turn, for p0 was stopped meanwhile.
     "undo of a grant": (
@@ -121,18 +178,6 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "LockLostError",
     ),
-    # The bell goes to another node, of which p1 is not told, and is rung there.
-    "bells of a slot that has moved": (
-        schedule(
-            "cluster-lock",
-            1,
-            60.0,
-            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.4)),
-            crew("keyspace", NEAR, one("p1.w0.r0", 0.1, 0.1), poll=60.0),
-            faults=(fault("move at once", "c0", 0.3),),
-        ),
-        "free for",
-    ),
     # A failover loses the lease of p0, which is renewed several times before it would end.
     "a lease that is not known": (
         schedule(
@@ -145,9 +190,58 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         ),
         "two holders",
     ),
-    "idle beside a silent one": (
-        FOUND["where a connection was silent, the one that counts replicas is not made again"],
-        "BackendError",
+    # p1 stays with the old master, which has the lease of p0, and it does not.
+    "two masters: left at once": (
+        schedule(
+            "sentinel-lock",
+            3,
+            60.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 9.0)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.8, 0.1)),
+            faults=(fault("two masters", "m0", 0.02),),
+        ),
+        "two holders",
+    ),
+    # The lease of p0 does not reach the new master, and is not renewed for 20 s.
+    "two masters: all are asked for": (
+        schedule(
+            "sentinel-lock",
+            3,
+            60.0,
+            crew("poll", NEAR, one("p0.w0.r0", 0.0, 9.0)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.8, 0.1)),
+            faults=(fault("two masters", "m0", 0.02),),
+        ),
+        "two holders",
+    ),
+    # The release of p0 does not reach the new master, and its lease would last for a minute.
+    "a release comes again, behind Sentinel": (
+        schedule(
+            "sentinel-lock",
+            1,
+            60.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.5), one("p0.w0.r1", 9.0, 0.0)),
+            crew("tracking", NEAR, one("p1.w0.r0", 1.2, 0.0)),
+            faults=(fault("two masters", "m0", 0.505),),
+        ),
+        "free for",
+    ),
+    "a release comes again": (
+        schedule(
+            "cluster-lock",
+            4,
+            60.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.0, 0.5),
+                one("p0.w0.r1", 0.8, 0.0, timeout=0.3),
+                one("p0.w0.r2", 9.0, 0.0),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.6, 0.0)),
+            faults=(fault("takeover", "c0", 0.52),),
+        ),
+        "free for",
     ),
     "rung before it listened": (
         FOUND["a waiter whose bell was rung four times before it listened polls"],
@@ -181,10 +275,20 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
     "listen: queue's ttl": (LONG_WAIT_OF_TWO, "overtaken"),
     "the safety poll": (LONG_WAIT_OF_TWO, "overtaken"),
     "requests behind a trial": (
-        FOUND["what waits for a node that has just lost the slot waits until the table is learned again"],
+        schedule(
+            "cluster-lock",
+            1,
+            1.0,
+            crew("keyspace", STEADY_FAR, one("p0.w0.r0", 0.02, 3.0)),
+            faults=tuple(fault("move at once", "c0", at) for at in (0.772, 0.872, 1.282)),
+        ),
         "LockLostError",
     ),
     "nest: looked at before": (
+        FOUND["a release of a reentrant lock while its slot moves stops between its token and its lock"],
+        "free for",
+    ),
+    "half a step": (
         FOUND["a release of a reentrant lock while its slot moves stops between its token and its lock"],
         "free for",
     ),
@@ -376,6 +480,153 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
             faults=(fault("kill", "p0", 0.3),),
         ),
         "free for",
+    ),
+    # The fourth of p0 must wait for a minute because of one limit. p1 wants only the other one.
+    "rate limits: each of several": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew(
+                "tracking", NEAR, *(one(f"p0.w{task}.r0", 0.0, 0.0, want=QUICK_AND_SLOW) for task in range(4))
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.2, 0.0, want=QUICK)),
+        ),
+        "had its permits",
+    ),
+    # Nobody has waited before: the server admits the fourth for a moment that comes in 20 ms.
+    "rate limits: the moment": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew("tracking", NEAR, *(one(f"p0.w{task}.r0", 0.0, 0.0, want=QUICK) for task in range(4))),
+        ),
+        "4 were admitted",
+    ),
+    # p1 has just said that it lives when the waiter before it leaves: there are permits for it.
+    "rate limits: the bell": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.0, 0.0, want=SLOW),
+                one("p0.w0.r1", 0.0, 0.0, want=THREE_SLOW, cancel=0.75),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.0, want=SLOW)),
+        ),
+        "had its permits",
+    ),
+    "rate limits: signs of life": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.0, 0.0, want=THREE_SLOW),
+                one("p0.w0.r1", 0.0, 0.0, want=THREE_SLOW),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 3.0, 0.0, want=SLOW)),
+        ),
+        "p1.w0.r0 passed p0.w0.r1",
+    ),
+    "rate limits: places that come back": (
+        FOUND["a waiter that was admitted before a failover stays first in the queue of a rate limit"],
+        "no end",
+    ),
+    # As p1.w1.r0 waits for several limits, the step that admits p0.w1.r0 looks at the whole queue, and tells
+    # of p0.w2.r0.
+    "rate limits: places of tasks that wait": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                *(one(f"p0.w{task}.r0", task / 200, 0.0, want=THREE_QUICK) for task in range(3)),
+            ),
+            crew(
+                "tracking",
+                NEAR,
+                one("p1.w0.r0", 0.042, 0.0, want=QUICK),
+                one("p1.w1.r0", 0.044, 0.0, want=QUICK_AND_SLOW),
+            ),
+        ),
+        "p1.w0.r0 passed p0.w2.r0",
+    ),
+    # p0 is asking when its connection breaks, and its task leaves. The server executes that when the bucket
+    # is full.
+    "rate limits: only who waits": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.0, 0.0, want=SLOW),
+                one("p0.w0.r1", 0.0, 0.0, want=THREE_SLOW, cancel=0.85),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 130.0, 0.0, want=THREE_SLOW)),
+            faults=(fault("half cut", "p0", 0.60395, amount=100.0),),
+        ),
+        "had its permits",
+    ),
+    # The clock of p0 is slow, and so it asks after its moment. Tasks of p1 want what comes 20 ms after that.
+    "rate limits: permits of those before": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.0, 0.0, want=THREE_QUICK),
+                one("p0.w0.r1", 0.0, 0.0, want=THREE_QUICK),
+                rate=0.5,
+            ),
+            crew(
+                "tracking",
+                NEAR,
+                *(one(f"p1.w0.r{task}", 0.01, 0.0, want=QUICK, timeout=0.025) for task in range(10)),
+            ),
+        ),
+        "passed p0.w0.r1",
+    ),
+    "rate limits: sent again": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.0, 0.0, want=SLOW),
+                one("p0.w0.r1", 0.1, 0.0, want=SLOW),
+            ),
+            crew("tracking", NEAR, one("p1.w0.r0", 20.0, 0.0, want=SLOW)),
+            faults=(fault("lost answer", "p0", 0.05, 0.1),),
+        ),
+        "had its permits",
+    ),
+    # The bucket is full again long before p0 says that it has used nothing, and p1 has just emptied it.
+    "rate limits: settled once": (
+        schedule(
+            "ratelimit",
+            1,
+            5.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.5, want=THREE_QUICK, doing="settle")),
+            crew(
+                "tracking", NEAR, *(one(f"p1.w{task}.r0", 0.499, 0.0, want=THREE_QUICK) for task in range(2))
+            ),
+        ),
+        "6 were admitted",
     ),
 }
 """By the safeguard without which it fails, and how; those of Redlock stand in `found_in_redlock`."""

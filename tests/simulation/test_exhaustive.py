@@ -18,12 +18,18 @@ def test_two_clients(sort: str) -> None:
     assert Walk(SORTS[sort], 2, waits=QUICK[sort], deaths=1).run().whole
 
 
-@pytest.mark.parametrize("sort", ["lock", "fairlock", "semaphore", "rwlock, upgradables", "rwlock, phases"])
+@pytest.mark.parametrize(
+    "sort",
+    [
+        *("fairlock", "semaphore", "rwlock, phases"),
+        *(pytest.param(sort, marks=pytest.mark.more) for sort in ("lock", "rwlock, upgradables")),
+    ],
+)
 def test_three_clients(sort: str) -> None:
     assert Walk(SORTS[sort], 3, waits=1, deaths=0).run().whole
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_two_clients_of_a_fairlock_that_wait_twice() -> None:
     assert Walk(SORTS["fairlock"], 2, waits=2, deaths=1).run().whole
 

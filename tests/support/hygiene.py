@@ -86,8 +86,10 @@ class Inspector:
     def begin(self) -> None:
         """Take what is there now as given. A server of our own is emptied first."""
         if self._prefix is None:
-            self._redis.flushall()
-            self._connections_before = frozenset(self._connections())
+            _, *connections = (
+                self._redis.pipeline(transaction=False).flushall().client_list().client_id().execute()
+            )
+            self._connections_before = frozenset(others(*connections))
         else:
             self._keys_before = frozenset(key for key, _ in self._keys())
 
@@ -98,14 +100,20 @@ class Inspector:
     def problems(self, leavings: Leavings) -> list[str]:
         """The faults at the end of a test."""
         found = []
-        for key, ttl_ms in self._keys():
+        if self._prefix is None:
+            asked = self._redis.pipeline(transaction=False).info("keyspace").client_list().client_id()
+            databases, *connections = asked.execute()
+            keys = self._keys_in(databases)
+        else:
+            keys = self._keys()
+        for key, ttl_ms in keys:
             if key not in self._keys_before and not leavings.forgive(key, ttl_ms):
                 left = "without a ttl" if ttl_ms < 0 else f"for {ttl_ms} ms more"
                 found.append(f"key {key!r}, {left}")
         if self._prefix is None:
             found += [
                 f"connection to the server, of {client['name'] or 'no name'}, last used for {client['cmd']}"
-                for identity, client in self._connections().items()
+                for identity, client in others(*connections).items()
                 if identity not in self._connections_before and client["cmd"] != _OF_A_NODE
             ]
         return found
@@ -120,18 +128,14 @@ class Inspector:
     def close(self) -> None:
         self._redis.close()
 
-    def _connections(self) -> dict[int, dict[str, str]]:
-        """Those of others, by their id."""
-        connections = {int(client["id"]): client for client in self._redis.client_list()}
-        del connections[self._redis.client_id()]
-        return connections
-
     def _keys(self) -> Iterator[tuple[str, int]]:
         """Every key with its ttl in milliseconds, -1 for none; of all databases where the server is ours."""
         if self._prefix is not None:
-            yield from self._keys_like(f"{self._prefix}*")
-            return
-        for database in self._redis.info("keyspace"):
+            return self._keys_like(f"{self._prefix}*")
+        return self._keys_in(self._redis.info("keyspace"))
+
+    def _keys_in(self, databases: Iterable[str]) -> Iterator[tuple[str, int]]:
+        for database in databases:
             self._redis.select(int(database.removeprefix("db")))
             yield from self._keys_like("*")
 
@@ -143,6 +147,11 @@ class Inspector:
         for key, ttl_ms in zip(keys, pipeline.execute() if keys else (), strict=True):
             if ttl_ms != -2:  # it has expired since
                 yield key.decode(errors="backslashreplace"), ttl_ms
+
+
+def others(connections: Iterable[dict[str, str]], own: int) -> dict[int, dict[str, str]]:
+    """Connections but that one, by their id."""
+    return {int(one["id"]): one for one in connections if int(one["id"]) != own}
 
 
 class LoopWatch:

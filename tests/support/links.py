@@ -143,6 +143,8 @@ class Link:
                 self._sent += _answers_due(request)
                 self._traps.extend((self._sent, trap) for trap in traps)
         if goes_on and not self._says_no(data):
+            if self._proxy.request is not None:
+                data = self._proxy.request(data)
             self.to_server.put(data, self._proxy.delay_requests)
 
     def _says_no(self, data: bytes) -> bool:

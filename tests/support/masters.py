@@ -10,7 +10,7 @@ from aiolocks import Lease, Redlock
 from aiolocks.lock.acquirable import Acquirable
 from aiolocks.lock.options import Options
 from aiolocks.lock.session import open_transport
-from aiolocks.transport import Call, Command, OnRung, Transport
+from aiolocks.transport import OnRung, Request, Transport
 from aiolocks.transport.quorum.quorum import Quorum
 
 MASTERS = 3
@@ -61,16 +61,13 @@ class Apart:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
-        command = call.command
-        call.command = Command(
-            command.script,
-            tuple(map(self._own, command.keys)),
-            tuple(self._own(arg) if isinstance(arg, bytes) else arg for arg in command.args),
-            lambda raw: command.parse(list(map(self._bare, raw)) if isinstance(raw, list) else raw),
-            lane=command.lane,
-            bells=tuple(map(self._own, command.bells)),
-        )
+    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
+        parse = call.parse
+        call.head = None  # of other keys
+        call.keys = tuple(map(self._own, call.keys))
+        call.args = tuple(self._own(arg) if isinstance(arg, bytes) else arg for arg in call.args)
+        call.parse = lambda raw: parse(list(map(self._bare, raw)) if isinstance(raw, list) else raw)
+        call.bells = tuple(map(self._own, call.bells))
         self._transport.send(call, at_once=at_once, corked=corked)
 
     def arm(self, bell: bytes) -> Any:

@@ -44,6 +44,8 @@ class Proxy:
             not see the request; `CLOSED` of `links` closes the connection, and `SILENT` says nothing. None:
             the server answers.
         subscribe: The same for ``SUBSCRIBE``, on a connection with RESP2.
+        request: Changes what clients send, piece by piece, before it goes on to the server; `requests` has it
+            as it came.
         reply: Changes what the server sends, piece by piece, before it goes on to the client.
         requests: Every request that came in, whatever became of it.
         connections: How many connections have been made.
@@ -58,6 +60,7 @@ class Proxy:
         self.rate: float | None = None
         self.hello: bytes | None = None
         self.subscribe: bytes | None = None
+        self.request: Callable[[bytes], bytes] | None = None
         self.reply: Callable[[bytes], bytes] | None = None
         self.requests: list[Request] = []
         self.connections = 0

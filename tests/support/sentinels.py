@@ -21,7 +21,13 @@ _DOWN_AFTER_MS = 300
 _INFO_PERIOD_MS = 200
 """How often Sentinel asks servers for their replicas; 10 s would be its own."""
 # A node that becomes the master sends its data to others at once.
-_AT_ONCE = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+_AT_ONCE = (
+    *("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"),
+    *(
+        "--repl-diskless-load",
+        "swapdb",
+    ),  # Valkey 9 looks once a second whether what it loads to disk is there
+)
 
 
 @final

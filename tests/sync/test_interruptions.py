@@ -57,6 +57,7 @@ ONE: dict[str, Callable[[Session], Lock[Lease]]] = {
 }
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("kind", ["lock", "fairlock", "semaphore"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SoftTimeLimit, ValueError])
 @pytest.mark.parametrize("enters", [False, True])
@@ -81,11 +82,11 @@ def test_while_the_server_is_silent(locks: Session, url: str, redis: Redis) -> N
     lock = locks.lock("it")
     with lock:
         pass
-    redis.client_pause(1500)
+    redis.client_pause(3000)
     began = time.monotonic()
     with raising(0.1), pytest.raises(SoftTimeLimit):
         lock.acquire()
-    assert time.monotonic() - began < 1.3
+    assert time.monotonic() - began < 2.8
     wait_until(lambda: not held(redis))
 
 
@@ -132,7 +133,7 @@ def test_the_handler_of_a_signal_may_use_locks(locks: Session) -> None:
         began = time.monotonic()
         with locks.lock("other") as lease:
             seen.append(lease.owned())
-        seen.append(time.monotonic() - began < 0.5)
+        seen.append(time.monotonic() - began < 5)
 
     before = signal.signal(signal.SIGUSR1, handler)
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
@@ -223,7 +224,7 @@ SHARES = 3
 
 @pytest.mark.filterwarnings("ignore:.* was never released:ResourceWarning")
 @pytest.mark.parametrize(
-    "share", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, SHARES))]
+    "share", [0, *(pytest.param(number, marks=pytest.mark.more) for number in range(1, SHARES))]
 )
 @pytest.mark.parametrize("use", USES)
 def test_at_each_step(locks: Session, redis: Redis, use: Callable[[Session], None], share: int) -> None:
@@ -273,7 +274,7 @@ def test_ctrl_c_in_a_script(url: str, redis: Redis) -> None:
         assert process.stdout.readline() == "ready\n"
         wait_until(lambda: any("bell" in key for key in held(redis)))
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=40)
         assert errors.rstrip().endswith("KeyboardInterrupt")
         assert "mine" not in " ".join(held(redis))
         assert not any("bell" in key for key in held(redis))
@@ -300,7 +301,7 @@ def test_what_a_daemon_thread_holds_at_the_end_of_a_program_is_left_to_the_ttl(
     run(
         """
         def works():
-            with locks.lock("it", ttl=2.5):
+            with locks.lock("it", ttl=5):
                 say("works")
                 time.sleep(60)
         threading.Thread(target=works, daemon=True).start()
@@ -310,7 +311,46 @@ def test_what_a_daemon_thread_holds_at_the_end_of_a_program_is_left_to_the_ttl(
         url,
     )
     assert held(redis) == ["shop:lock:{it}"]
-    wait_until(lambda: not held(redis), within=3)
+    wait_until(lambda: not held(redis), within=15)
+
+
+BODY = "with locks.lock('body', ttl=4): time.sleep(60)"
+
+
+@pytest.mark.parametrize("inside", ["time.sleep(60)", "locks.lock('taken').acquire()", BODY])
+@pytest.mark.parametrize("close", ["locks.close()", "pass"])
+def test_a_handler_of_sigterm_may_close_the_session_or_only_end_the_program(
+    locks: Session, url: str, redis: Redis, inside: str, close: str
+) -> None:
+    """Whatever the main thread does at that moment; a session that is closed gives back no lock of a body."""
+    with locks.lock("taken", ttl=30):
+        process = start(
+            f"""
+            def stop(*_):
+                {close}
+                say("ends")
+                sys.exit(0)
+            signal.signal(signal.SIGTERM, stop)
+            for _ in range(3):
+                with locks.lock("kept", ttl=30, cache=8):
+                    pass
+            say("ready")
+            {inside}
+            """,
+            url,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if "locks" in inside:  # it holds, or waits
+            wait_until(lambda: any("body" in key or "bell" in key for key in held(redis)), within=10)
+        else:
+            time.sleep(0.1)
+        process.terminate()
+        printed, _ = process.communicate(timeout=40)
+        assert printed == "ends\n"
+        stays = {"shop:lock:{body}"} if (inside, close) == (BODY, "locks.close()") else set()
+        assert set(held(redis)) == {"shop:lock:{taken}", *stays}
+        wait_until(lambda: held(redis) == ["shop:lock:{taken}"], within=15)
 
 
 def test_an_exit_without_clean_up_is_left_to_the_ttl(url: str, redis: Redis) -> None:

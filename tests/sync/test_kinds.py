@@ -244,7 +244,7 @@ def test_a_run_of_a_combiner_that_raises_ends_no_loop(locks: Session, raised: Ba
 def test_a_run_of_a_combiner_that_has_lost_its_lease_is_told_when_it_ends(
     locks: Session, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    combiner = locks.combiner("it", ttl=0.3)
+    combiner = locks.combiner("it", ttl=2)
     freed, over = threading.Event(), threading.Event()
 
     def run(batch: Batch) -> str:
@@ -333,8 +333,13 @@ def test_a_thread_is_an_owner(locks: Session) -> None:
 
 def test_a_thread_is_told_that_it_waits_for_itself(locks: Session) -> None:
     lock = locks.lock("it")
-    with lock, pytest.raises(DeadlockError, match="'it'"):
+    said = (
+        "this thread itself holds Lock 'it', which excludes it; pass the lease on, or use a `reentrantlock`"
+    )
+    with lock, pytest.raises(DeadlockError, match=said):
         lock.acquire()
+    with lock, pytest.raises(LockTimeoutError, match=r"held by this thread itself; .* use a `reentrantlock`"):
+        lock.acquire(blocking_timeout=0.2)
 
 
 def test_a_thread_that_has_left_a_block_open_waits_for_no_lock_of_its_own(locks: Session) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, assert_type
 
 from aiohttp import web
@@ -221,9 +222,20 @@ async def what_is_built_with_them(redis: Redis) -> None:
         assert_type(opened, None)
     limit = RateLimit(redis, "name", 60, per=timedelta(minutes=1), burst=10)
     assert_type(await limit.acquire(blocking_timeout=2), RateDecision)
-    assert_type(await limit.try_acquire(2), RateDecision)
-    async with RateLimit.all_of(limit, RateLimit(redis, "other", 1000, per=86400)) as decision:
+    assert_type(await limit.try_acquire({limit: 2}), RateDecision)
+    assert_type(await limit.peek(3), RateDecision)
+    both = RateLimit.all_of(limit, RateLimit(redis, "other", 1000, per=86400))
+    async with both as decision:
         assert_type(decision, RateDecision)
+        assert_type(await decision.settle({"name": 1, "other": 900}), RateDecision)
+    async with both.weighing({limit: 1, "other": 900}) as decision:
+        assert_type(decision, RateDecision)
+
+    @limit.weighing(len)
+    async def weigh(text: str) -> int:
+        return len(text)
+
+    assert_type(await weigh("text"), int)
 
     @limit
     async def send(text: str) -> int:
@@ -285,7 +297,25 @@ async def slips(redis: Redis) -> None:
 
 # -- elsewhere
 
-app = FastAPI(lifespan=session_lifespan("redis://localhost", prefix="shop"))
+nightly = Schedule(Session.from_url("redis://localhost"), "nightly", every=60)
+leadership = Leadership(Session.from_url("redis://localhost"), "leads")
+
+
+async def sweep(session: Session) -> None: ...
+
+
+async def lead(term: Term) -> int:
+    return 1
+
+
+app = FastAPI(
+    lifespan=session_lifespan(
+        "redis://localhost",
+        prefix="shop",
+        background=[sweep, nightly.run, partial(leadership.run, lead, on_error="again")],
+    )
+)
+session_lifespan("redis://localhost", background=[leadership.run])  # type: ignore[list-item]
 assert_type(session_of(app), Session)
 
 

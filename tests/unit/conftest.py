@@ -7,18 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from redis.asyncio import Redis
 
 from aiolocks import Session
 from aiolocks.lock import session as session_module
 from aiolocks.lock.lease import Possession
 from aiolocks.lock.renewal import Watch, Watchdog
+from tests.support import examples  # noqa: F401 - for its effect
 from tests.unit.fakes import FakeTransport, VirtualClock, generous
-
-# The same examples in every run, and no complaint of a machine that was busy.
-settings.register_profile("aiolocks", derandomize=True, deadline=None)
-settings.load_profile("aiolocks")
 
 
 @pytest.fixture

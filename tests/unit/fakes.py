@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ReadOnlyError
 
 from aiolocks import Lease, LeaseState, Lock, Session
 from aiolocks.lock.lease import Possession
-from aiolocks.transport import Call, Proof, clocks, faults
+from aiolocks.transport import Proof, Request, clocks, faults
 from aiolocks.transport.driver import Address
 
 NO_WAKEUPS = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
@@ -99,13 +99,13 @@ class FakeTransport:
         self.bell = b""  # the last that was listened for
         self._timers: list[asyncio.TimerHandle] = []  # that end calls
         self.answer: Callable[[str], Any] | None = None  # answers by itself, a turn of the loop later
-        self.sent: list[Call[Any]] = []
-        self.at_once: list[Call[Any]] = []
+        self.sent: list[Request[Any]] = []
+        self.at_once: list[Request[Any]] = []
         self.closed = False
         self.lateness = 0.0  # with which it ends a call whose time has passed
         self.kept: set[Possession] = set()  # so that none is collected unreleased when its test ends
         self._loop = loop
-        self._untaken: asyncio.Queue[Call[Any]] = asyncio.Queue()
+        self._untaken: asyncio.Queue[Request[Any]] = asyncio.Queue()
 
     # -- what the core sees
 
@@ -113,7 +113,7 @@ class FakeTransport:
     def commands_sent(self) -> int:
         return len(self.sent)
 
-    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if not self.listening and self._answered_by_itself(call):
             return
         self.sent.append(call)
@@ -127,8 +127,8 @@ class FakeTransport:
         else:
             self._untaken.put_nowait(call)
 
-    def _answered_by_itself(self, call: Call[Any]) -> bool:
-        self.bell = next(iter(call.command.bells), self.bell)
+    def _answered_by_itself(self, call: Request[Any]) -> bool:
+        self.bell = next(iter(call.bells), self.bell)
         if verb(call) == "sit":
             self._loop.call_soon(call.reply, [0, 20_000])
         if verb(call) == "waits_publish":
@@ -144,7 +144,7 @@ class FakeTransport:
     def ignore_bell(self, bell: bytes) -> None:
         self.ignored_bells.append(bell)
 
-    def forget(self, call: Call[Any]) -> bool:
+    def forget(self, call: Request[Any]) -> bool:
         call.done = True
         return call.written or call.unconfirmed
 
@@ -154,12 +154,12 @@ class FakeTransport:
     async def aclose(self, grace: float) -> None:
         self.closed = True
 
-    def _expire(self, call: Call[Any]) -> None:
+    def _expire(self, call: Request[Any]) -> None:
         call.fault(faults.unanswered(None))
 
     # -- what the test does
 
-    def write(self, call: Call[Any]) -> None:
+    def write(self, call: Request[Any]) -> None:
         """Writes it now, as a connection that has just come about does with what waited for it."""
         call.words()  # made again, where it depends on when
         call.written = True
@@ -177,7 +177,7 @@ class FakeTransport:
         self._loop._scheduled = [timer for timer in self._loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
         heapq.heapify(self._loop._scheduled)  # type: ignore[attr-defined]
 
-    async def asked(self, expected: str) -> Call[Any]:
+    async def asked(self, expected: str) -> Request[Any]:
         """The next request, which must be this one; waits for it."""
         call = await self._untaken.get()
         assert verb(call) == expected, f"asked to {verb(call)}, not to {expected}"
@@ -193,36 +193,36 @@ class FakeTransport:
         return [verb(call) for call in self.sent]
 
 
-def verb(call: Call[Any]) -> str:
+def verb(call: Request[Any]) -> str:
     """Its script, in short; "sit" for an acquire that is to take a seat only."""
     if call.alone:
         return "sit"
-    return call.command.script.name.removeprefix("lock_").removeprefix("queue_").removeprefix("waiters_")
+    return call.script.name.removeprefix("lock_").removeprefix("queue_").removeprefix("waiters_")
 
 
-def grant(call: Call[Any], fencing_token: int = 17, *, others: int = 0) -> None:
+def grant(call: Request[Any], fencing_token: int = 17, *, others: int = 0) -> None:
     call.reply([1, str(fencing_token).encode(), others])
 
 
-def let_go(call: Call[Any], *, freed: bool = True, rung: bytes | None = None) -> None:
+def let_go(call: Request[Any], *, freed: bool = True, rung: bytes | None = None) -> None:
     call.reply([int(freed), *([] if rung is None else [rung])])
 
 
-def refuse(call: Call[Any], remaining_ms: int = 20_000) -> None:
+def refuse(call: Request[Any], remaining_ms: int = 20_000) -> None:
     call.reply([0, remaining_ms])
 
 
-def cut(call: Call[Any]) -> None:
+def cut(call: Request[Any]) -> None:
     """The connection broke: whether the request was executed, nobody knows."""
     call.fault(faults.unreachable(RedisConnectionError("cut")))
 
 
-def demoted(call: Call[Any]) -> None:
+def demoted(call: Request[Any]) -> None:
     """Refused, but perhaps not a moment later."""
     call.fault(faults.refused(ReadOnlyError("You can't write against a read only replica.")))
 
 
-def deny(call: Call[Any]) -> None:
+def deny(call: Request[Any]) -> None:
     """Refused for good."""
     call.fault(faults.refused(NoPermissionError("this user has no permissions")))
 

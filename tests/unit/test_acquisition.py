@@ -23,7 +23,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
-from aiolocks.transport import Call
+from aiolocks.transport import Request
 from tests.unit.fakes import NO_WAKEUPS, cut, demoted, deny, grant, hold, let_go, refuse, releasing, turns
 
 SLOW = Backoff(initial=10, maximum=10, jitter=0)
@@ -44,13 +44,13 @@ async def cancel(task: asyncio.Task[Any]) -> None:
         await task
 
 
-def token(call: Call[Any]) -> Any:
-    return call.command.args[0]
+def token(call: Request[Any]) -> Any:
+    return call.args[0]
 
 
-def is_undo_of(undo: Call[Any], call: Call[Any]) -> bool:
+def is_undo_of(undo: Request[Any], call: Request[Any]) -> bool:
     """Whether it releases just that token, in order behind it, on a server that may not know the script."""
-    return token(undo) == token(call) and undo.command.lane == call.command.lane and undo.as_eval
+    return token(undo) == token(call) and undo.lane == call.lane and undo.as_eval
 
 
 async def failure(task: Awaitable[Any]) -> BaseException:
@@ -111,7 +111,7 @@ async def test_a_single_try_that_is_granted_too_late_is_given_back_and_refused(o
 async def test_asks_for_no_more_than_max_hold(offline, transport) -> None:
     task = waiting(offline, ttl=30, max_hold=5)
     call = await transport.asked("acquire")
-    assert call.command.args[1] == 5000
+    assert call.args[1] == 5000
     grant(call)
 
     assert (await task).remaining() == pytest.approx(5 - 0.05 - 0.002)
@@ -597,13 +597,13 @@ async def test_an_undo_frees_the_name_at_once_for_nothing_was_run(offline, trans
     await transport.asked("acquire")
     cancelled.cancel()
     undo = await transport.asked("release")
-    assert len(undo.command.args) == 3
+    assert len(undo.args) == 3
 
     granted = asyncio.create_task(Lock(offline, "name", at_least=30).acquire())
     grant(await transport.asked("acquire"))
     granted.cancel()  # before the grant has been handed over
     undo = await transport.asked("release")
-    assert len(undo.command.args) == 3
+    assert len(undo.args) == 3
     await asyncio.wait([cancelled, granted])
     assert cancelled.cancelled()
     assert granted.cancelled()
@@ -660,7 +660,7 @@ async def test_cancelled_asleep_behind_a_refusal_it_leaves_the_queue(make_sessio
     await cancel(task)
 
     leaving = await transport.asked("release")
-    assert leaving.command.keys[3:] == (transport.bell,)
+    assert leaving.keys[3:] == (transport.bell,)
     assert leaving in transport.at_once
     assert transport.unasked == []
 
@@ -766,10 +766,10 @@ async def test_a_bell_that_a_refusal_has_put_back_is_listened_for_again(make_ses
     await transport.asked("listen")  # it does so at short intervals
 
     asked = await transport.asked("acquire")
-    assert "q" in asked.command.args[4]  # it may have a bell
-    asked.reply([0, 20_000, *listening.command.bells])
+    assert "q" in asked.args[4]  # it may have a bell
+    asked.reply([0, 20_000, *listening.bells])
 
-    assert (await transport.asked("listen")).command.bells == listening.command.bells
+    assert (await transport.asked("listen")).bells == listening.bells
     await turns()
     assert transport.unasked == []  # it does not ask for that
     await cancel(task)
@@ -779,19 +779,19 @@ def strict(session: Session, **options: Any) -> asyncio.Task[Any]:
     return asyncio.create_task(FairLock(session, "name", **options).acquire())
 
 
-def seat(call: Call[Any]) -> Any:
+def seat(call: Request[Any]) -> Any:
     return token(call)[:16]
 
 
-def bell_of(call: Call[Any]) -> Any:
-    return call.command.keys[5]
+def bell_of(call: Request[Any]) -> Any:
+    return call.keys[5]
 
 
-def leaves_its_bell(release: Call[Any]) -> bool:
-    return "l" in release.command.args[3]
+def leaves_its_bell(release: Request[Any]) -> bool:
+    return "l" in release.args[3]
 
 
-async def asleep_in_a_strict_queue(session: Session, transport) -> tuple[asyncio.Task[Any], Call[Any]]:
+async def asleep_in_a_strict_queue(session: Session, transport) -> tuple[asyncio.Task[Any], Request[Any]]:
     """A waiter that sleeps, and how it listens for its bell."""
     transport.hears = transport.listening = True
     task = strict(session)
@@ -807,13 +807,13 @@ async def test_a_reconnect_gives_no_seat_to_a_head_that_asks(make_session, trans
     head, listening = await asleep_in_a_strict_queue(session, transport)
     behind = strict(session)
     refuse(await transport.asked("sit"))
-    transport.on_rung("keyspace", listening.command.bells)
+    transport.on_rung("keyspace", listening.bells)
     asked = await transport.asked("permits_acquire")
 
     transport.on_rung("keyspace", None)
 
     of_behind = await transport.asked("sit")
-    assert of_behind.command.lane != asked.command.lane
+    assert of_behind.lane != asked.lane
     grant(asked)
     await turns()
     assert head.done()
@@ -828,7 +828,7 @@ async def test_a_seat_that_was_taken_while_an_earlier_request_was_on_its_way_sta
     """The grant of that request gives up its own seat alone: the session must go on to show that it waits."""
     session = make_session(backoff=SLOW)
     head, listening = await asleep_in_a_strict_queue(session, transport)
-    transport.on_rung("tracking", listening.command.bells)
+    transport.on_rung("tracking", listening.bells)
     asked = await transport.asked("permits_acquire")
     behind = strict(session)
     sitting = await transport.asked("sit")
@@ -839,7 +839,7 @@ async def test_a_seat_that_was_taken_while_an_earlier_request_was_on_its_way_sta
 
     (await transport.asked("permits_renew")).reply(1)  # so that the server tells of its loss
     heartbeat = await transport.asked("listen")
-    assert seat(sitting) in heartbeat.command.args
+    assert seat(sitting) in heartbeat.args
     heartbeat.reply([20_000])
     await cancel(behind)
     await transport.asked("permits_release")  # its seat
@@ -896,7 +896,7 @@ async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
     transport.on_rung("tracking", [bell])
 
     again = await transport.asked("permits_acquire")
-    assert again.command.lane == asked.command.lane
+    assert again.lane == asked.lane
     assert not head.done()
     refuse(again)
     await transport.asked("listen")
@@ -911,7 +911,7 @@ async def test_a_bell_that_is_rung_while_another_task_here_has_it_hangs_again(
 
 async def turn_comes_while_it_sits_down(
     session: Session, transport
-) -> tuple[asyncio.Task[Any], Call[Any], Call[Any]]:
+) -> tuple[asyncio.Task[Any], Request[Any], Request[Any]]:
     """A waiter, its request for a seat, and the one right behind that, both without an answer."""
     transport.hears = transport.listening = True
     holder = strict(session)
@@ -930,7 +930,7 @@ async def test_one_whose_turn_comes_while_it_sits_down_asks_right_behind_that(
 ) -> None:
     first, sitting, asked = await turn_comes_while_it_sits_down(make_session(backoff=SLOW), transport)
 
-    assert asked.command.lane == sitting.command.lane
+    assert asked.lane == sitting.lane
     assert not sitting.done  # it goes first, also where it was not written yet: else later waiters would
     refuse(sitting)
     await turns()
@@ -987,7 +987,7 @@ async def test_a_seat_that_hangs_up_a_bell_that_was_rung_makes_the_head_ask(make
     sitting.reply([0, -2, [b"17", b"1"], bell_of(sitting)])
 
     asked = await transport.asked("permits_acquire")
-    assert asked.command.lane != sitting.command.lane
+    assert asked.lane != sitting.lane
     grant(asked)
     await head
     await cancel(behind)
@@ -1183,7 +1183,7 @@ async def test_a_bell_that_came_with_a_refusal_is_taken_along(make_session, tran
 
     again = await transport.asked("permits_acquire")
 
-    assert set("ql") <= set(again.command.args[7])
+    assert set("ql") <= set(again.args[7])
     grant(again)
     await head
 
@@ -1286,7 +1286,7 @@ async def test_repr_tells_where_it_stands(make_session, transport) -> None:
 
     await cancel(task)
     assert repr(acquisition) == "<Waiter for Lock 'name' ENDED naps=1>"
-    assert token(call) not in repr(acquisition) + repr(call) + repr(call.command)
+    assert token(call) not in repr(acquisition) + repr(call)
 
 
 async def test_queued_behind_a_head_that_sleeps_it_is_refused_and_not_unanswered(

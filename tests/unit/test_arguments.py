@@ -21,7 +21,18 @@ from redis import Redis as BlockingRedis
 from redis import RedisCluster as BlockingRedisCluster
 from redis.asyncio import Redis
 
-from aiolocks import Backoff, FairLock, KeyspaceWakeup, Lock, ReentrantLock, RWLock, Semaphore, Session
+from aiolocks import (
+    Backoff,
+    FairLock,
+    KeyspaceWakeup,
+    Lock,
+    RateLimit,
+    ReentrantLock,
+    RWLock,
+    Schedule,
+    Semaphore,
+    Session,
+)
 from aiolocks.lock.options import DEFAULTS, reject_unknown
 
 TEN_YEARS = 10 * 365.25 * 24 * 3600
@@ -393,6 +404,48 @@ def test_an_option_of_another_kind_is_never_offered_in_its_own_place(option: str
     said = str(caught.value)
     assert said.startswith(f"Locked has no argument '{option}'; did you mean ")
     assert not said.endswith(f"did you mean {option}=?")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: lock(tll=3), "Lock has no argument 'tll'; did you mean ttl=?"),
+        (
+            lambda: lock(blocking_timout=3),
+            "Lock has no argument 'blocking_timout'; did you mean blocking_timeout=?",
+        ),
+        (
+            lambda: lock(timout=3),
+            "Lock has no argument 'timout'; did you mean ttl= (how long the lease lasts, ",
+        ),
+        (
+            lambda: lock().acquire(tll=3),
+            "acquire() has no argument 'tll'; did you mean Lock(..., ttl=...), or ",
+        ),
+        (
+            lambda: RateLimit(Redis(), "a", 1, 1, brust=3),
+            "RateLimit has no argument 'brust'; did you mean burst=?",
+        ),
+        (lambda: Schedule(Redis(), "a", crn="x"), "Schedule has no argument 'crn'; did you mean cron=?"),
+        (
+            lambda: Session(Redis(), namespace="x"),
+            "Session has no argument 'namespace'; did you mean prefix=?",
+        ),
+        (
+            lambda: Session(Redis(), tll=3),
+            "Session has no argument 'tll'; did you mean Lock(session, name, ttl=...)",
+        ),
+        (
+            lambda: Session.from_url("redis://", prefx="a"),
+            "Session has no argument 'prefx'; did you mean prefix=?",
+        ),
+        (lambda: Session(Redis(), colour="red"), "Session has no argument 'colour'"),
+    ],
+)
+def test_a_mistake_in_the_name_of_an_argument_is_told(make: Any, said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        make()
+    assert str(caught.value).startswith(said)
 
 
 def test_an_unknown_argument_is_just_refused() -> None:

@@ -7,23 +7,23 @@ from typing import Any
 
 from aiolocks.transport.cluster.backlogs import Backlogs
 from aiolocks.transport.faults import Fault
-from aiolocks.transport.request import Call, Command, ignore
+from aiolocks.transport.request import Request, ignore
 
 SLOT = 1
 
 
-def call(on_fault: Any = ignore, *, lasts: float = 60.0) -> Call[Any]:
+def call(on_fault: Any = ignore, *, lasts: float = 60.0) -> Request[Any]:
     until = asyncio.get_running_loop().time() + lasts
-    return Call(Command(None, (b"{a}",), (), ignore), ignore, on_fault, until=until)
+    return Request(None, (b"{a}",), (), ignore).ask(ignore, on_fault, until=until)
 
 
 async def test_what_is_sent_by_who_is_out_of_time_goes_on_once() -> None:
     loop = asyncio.get_running_loop()
-    sent: list[Call[Any]] = []
+    sent: list[Request[Any]] = []
     wrong: list[Any] = []
     loop.set_exception_handler(lambda _, context: wrong.append(context))
 
-    def send(held: Call[Any]) -> None:
+    def send(held: Request[Any]) -> None:
         sent.append(held)
         if len(sent) == 1:  # turned away again
             backlogs.hold(SLOT, held, pause=0.01)

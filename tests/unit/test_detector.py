@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from aiolocks import Backoff, Lock, Session
-from aiolocks.transport import Call
+from aiolocks.transport import Request
 from tests.unit.fakes import FakeTransport, generous, grant, refuse
 
 
-async def published(transport: FakeTransport) -> Call[Any]:
+async def published(transport: FakeTransport) -> Request[Any]:
     """The next request that publishes a record, or takes one back; those before it stay unanswered."""
     while not transport.unasked or transport.unasked[0] != "waits_publish":
         await (transport.asked(transport.unasked[0]) if transport.unasked else asyncio.sleep(0.01))
@@ -39,11 +39,11 @@ async def test_a_wait_that_ends_takes_back_the_record_that_the_server_has(
     first.reply([])
     transport.connected = sent
     second = await published(transport)
-    assert second.command.args[1] == first.command.args[0]
+    assert second.args[1] == first.args[0]
     task.cancel()
     last = await published(transport)
 
-    assert last.command.args[:2] == ("", (second if sent else first).command.args[0])
+    assert last.args[:2] == ("", (second if sent else first).args[0])
 
     transport.connected, transport.answer = True, generous
     await asyncio.wait([task])

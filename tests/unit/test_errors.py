@@ -46,6 +46,7 @@ EXAMPLES = [
             *(HolderInfo(lease_id="2", host="host2") for _ in range(3)),
         ],
     ),
+    LockTimeoutError("Lock", "orders", blocking_timeout=2, remaining=1.5, silent=0.94),
     LockTimeoutError("Lock", "orders", blocking_timeout=2, remaining=1.5, by_itself=True),
     LockTimeoutError("Lock", "orders", blocking_timeout=2, remaining=5, kept=True),
     LockTimeoutError("RWLock.writer", "orders", blocking_timeout=2, remaining=None, by_itself=True),
@@ -75,6 +76,10 @@ MESSAGES = [
     "Semaphore 'orders' was not acquired within 2 s: held by an unknown host {'text': '"
     + "x" * 190
     + "…, by host2, by host2, and others",
+    (
+        "Lock 'orders' was not acquired within 2 s: it stays taken for 1.500 s more unless renewed; Redis "
+        "has not answered for 0.9 s"
+    ),
     (
         "Lock 'orders' was not acquired within 2 s: held by this task itself; pass the lease on, or use a "
         "ReentrantLock; the lease has 1.500 s left unless renewed"

@@ -29,7 +29,7 @@ async def test_until_it_is_confirmed_a_longer_ttl_does_not_count(offline, transp
     lease = await hold(offline, transport, ttl=10)
     extending = asyncio.create_task(lease.extend(60))
     extension = await transport.asked("renew")
-    assert extension.command.args[1] == 60_000
+    assert extension.args[1] == 60_000
     assert lease.remaining() == dependable(10)
 
     extension.reply(1)
@@ -80,7 +80,7 @@ async def test_the_renewals_that_follow_keep_the_new_ttl(offline, transport, clo
 
     renewal = await transport.asked("renew")
 
-    assert renewal.command.args[1] == 60_000
+    assert renewal.args[1] == 60_000
     assert clock.now() - extended_at == pytest.approx(20, abs=60 / 32)
 
 
@@ -98,7 +98,7 @@ async def test_extends_no_further_than_max_hold(offline, transport) -> None:
     lease = await hold(offline, transport, ttl=10, max_hold=30)
     extending = asyncio.create_task(lease.extend(60))
     extension = await transport.asked("renew")
-    assert extension.command.args[1] == 30_000
+    assert extension.args[1] == 30_000
     extension.reply(1)
     await extending
 
@@ -253,13 +253,13 @@ async def test_of_two_extensions_at_once_the_second_follows_the_answer_to_the_fi
     longer, shorter = asyncio.create_task(lease.extend(60)), asyncio.create_task(lease.extend(5))
     extension = await transport.asked("renew")
     await turns()
-    assert extension.command.args[1] == 60_000
+    assert extension.args[1] == 60_000
     assert transport.unasked == []
 
     extension.reply(1)
     await longer
     extension = await transport.asked("renew")
-    assert extension.command.args[1] == 5000
+    assert extension.args[1] == 5000
     cut(extension)  # executed or not
 
     with pytest.raises(BackendError):
@@ -280,7 +280,7 @@ async def test_an_extension_that_waited_for_a_connection_reaches_no_further_than
     extension.reply(1)
     await extending
 
-    assert extension.command.args[1] == pytest.approx(20_000, abs=1)
+    assert extension.args[1] == pytest.approx(20_000, abs=1)
     assert lease.remaining() == dependable(20)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import Context, copy_context
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from aiolocks import Lock, Session
 from aiolocks.lock import guard
 from aiolocks.lock.guard import Ward
-from aiolocks.lock.term import Term
+from aiolocks.lock.lease import Term
 from tests.unit.fakes import generous
 
 
@@ -24,7 +26,7 @@ class Loop:
         self.running = True
         self.closed = False
 
-    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
+    def call_soon_threadsafe(self, callback: Callable[[], object], *, context: Context) -> None:
         self.given.append(callback)
 
     def run(self) -> None:
@@ -46,6 +48,7 @@ class Watch:
 
     def __init__(self, name: str, ttl: float, max_hold: float | None = None) -> None:
         self.name = name
+        self.claim = SimpleNamespace(context=copy_context())
         self.guarded: Term | None = None
         self.term = Term(0.0, ttl=ttl, max_hold=max_hold, auto_renew=True)
 

@@ -87,8 +87,8 @@ def test_garbage_is_refused(text) -> None:
         Handle.decode(text, kind="lock", name="orders:17")
 
 
-@pytest.mark.parametrize("token", [None, 5, [TOKEN], {"a": 1}])
-def test_a_token_that_is_no_str_is_refused(token) -> None:
+@pytest.mark.parametrize("token", [None, 5, [TOKEN], {"a": 1}, "\ud800"])
+def test_a_token_that_cannot_be_sent_is_refused(token) -> None:
     with pytest.raises(ValueError, match="this is not a handle that detach"):
         Handle.decode(forged(["lock", "orders:17", token]), kind="lock", name="orders:17")
 

@@ -67,7 +67,7 @@ async def test_adopting_swaps_the_token_and_keeps_the_fencing_token(offline, tra
     lease = await hold(offline, transport, ttl=30)
     adopting = asyncio.create_task(Lock(offline, "name", ttl=20).adopt(lease.detach()))
     adoption = await transport.asked("adopt")
-    old, new, ttl_ms, *_ = adoption.command.args
+    old, new, ttl_ms, *_ = adoption.args
     assert old == lease.token
     assert ttl_ms == 20_000
     await asyncio.sleep(1)
@@ -84,7 +84,7 @@ async def test_adopting_asks_for_no_more_than_max_hold(offline, transport) -> No
     lease = await hold(offline, transport)
     adopting = asyncio.create_task(Lock(offline, "name", ttl=20, max_hold=5).adopt(lease.detach()))
     adoption = await transport.asked("adopt")
-    assert adoption.command.args[2] == 5000
+    assert adoption.args[2] == 5000
     adoption.reply(b"17")
 
     assert (await adopting).remaining() == dependable(5)
@@ -120,8 +120,8 @@ async def test_a_cancelled_adoption_gives_the_handle_back_in_order_behind_its_re
 
     back = await transport.asked("adopt")
 
-    assert back.command.args[:2] == (adoption.command.args[1], adoption.command.args[0])
-    assert back.command.lane == adoption.command.lane
+    assert back.args[:2] == (adoption.args[1], adoption.args[0])
+    assert back.lane == adoption.lane
     assert back in transport.at_once
     assert back.as_eval
     with pytest.raises(asyncio.CancelledError):

@@ -10,7 +10,7 @@ import pytest
 from aiolocks.kinds.multilock import SeveralSteps
 from aiolocks.transport.commands.lock import LockSteps
 from aiolocks.transport.commands.standing import WAITING
-from aiolocks.transport.request import Call, Command, ignore
+from aiolocks.transport.request import Request, ignore
 
 OLD, NEW = "a1" * 16, "b2" * 16
 
@@ -23,11 +23,11 @@ def multi(*names: str) -> SeveralSteps:
     return SeveralSteps("p", names, retention_ms=1, session="s")
 
 
-def call(command: Command[Any]) -> Call[Any]:
-    return Call(command, ignore, ignore, until=math.inf)
+def call(command: Request[Any]) -> Request[Any]:
+    return command.again().ask(ignore, ignore, until=math.inf)
 
 
-def joined(release: Command[Any], acquire: Command[Any]) -> Any:
+def joined(release: Request[Any], acquire: Request[Any]) -> Any:
     return call(release).with_rider(call(acquire))
 
 

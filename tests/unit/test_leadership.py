@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,7 +41,7 @@ class Server:
         now = asyncio.get_running_loop().time
         while True:
             call = await self._transport._untaken.get()
-            match call.command.script.name.rpartition("_")[2]:  # type: ignore[union-attr]
+            match call.script.name.rpartition("_")[2]:  # type: ignore[union-attr]
                 case "acquire":
                     self.acquires.append(now())
                     if not self.away:
@@ -269,7 +270,7 @@ async def test_again_an_error_of_main_is_logged_and_it_campaigns_again(offline, 
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
     assert [record.name for record in errors] == ["aiolocks.session"] * 2
     for record, number in zip(errors, (1, 0), strict=True):
-        assert "Leadership 'name': main failed after 0.0 s, and begins again in" in record.getMessage()
+        assert "leadership 'name': main failed after 0.0 s, and begins again in" in record.getMessage()
         assert record.exc_info is not None
         assert str(record.exc_info[1]) == f"'broken {number}'"
 
@@ -415,6 +416,40 @@ async def test_a_body_that_was_told_to_stop_before_does_not_wait_for_it_again(of
     assert await persistent() == "done"
 
 
+def stubborn(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if "main has not ended" in one.getMessage()]
+
+
+async def test_a_main_that_goes_on_after_its_term_is_told_each_10_s(offline, server, clock, caplog) -> None:
+    async with running(candidate(offline), main := Mains(unwinds=35)):
+        await asyncio.sleep(1)
+        server.lost = True
+        await asyncio.sleep(TTL)
+        (stopped,) = main.stopped
+        assert stubborn(caplog) == []
+        await asyncio.sleep(stopped + 34 - clock.now())
+        told = [f"leadership 'name': main has not ended {s} s after it was cancelled" for s in (10, 20, 30)]
+        assert stubborn(caplog) == [f"{one}, and another process may lead" for one in told]
+        await asyncio.sleep(60)
+        assert len(stubborn(caplog)) == 3
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="the count of cancellations does not tell before")
+async def test_a_main_that_outlasts_the_cancellation_of_its_run_is_told(offline, server, caplog) -> None:
+    async with running(candidate(offline), Mains(unwinds=15)) as task:
+        await asyncio.sleep(1)
+        task.cancel()
+    assert stubborn(caplog) == ["leadership 'name': main has not ended 10 s after it was cancelled"]
+
+
+async def test_a_main_that_unwinds_in_time_is_not_told(offline, server, caplog) -> None:
+    async with running(candidate(offline), Mains(unwinds=9)):
+        await asyncio.sleep(1)
+        server.lost = True
+        await asyncio.sleep(3 * TTL)
+    assert stubborn(caplog) == []
+
+
 async def test_a_cool_down_is_a_part_of_the_wait(offline, server, clock) -> None:
     leadership = candidate(offline)
     await (await leadership.acquire()).step_down(cool_down=4)
@@ -424,6 +459,7 @@ async def test_a_cool_down_is_a_part_of_the_wait(offline, server, clock) -> None
 
 
 async def test_a_server_that_is_away_does_not_end_the_run(offline, server, caplog) -> None:
+    caplog.set_level(logging.DEBUG, logger="aiolocks")
     server.away = True
     async with running(candidate(offline), main := Mains()) as task:
         await asyncio.sleep(50 * TTL)

@@ -54,10 +54,10 @@ async def test_while_nothing_ends_it_listens_and_asks_after_ten_seconds(session,
     task = await one_asleep(session, transport)
     began = now()
 
-    while (call := await transport._untaken.get()).command.script.name == "waiters_listen":
+    while (call := await transport._untaken.get()).script.name == "waiters_listen":
         call.reply([NO_END])
 
-    assert call.command.script.name == "lock_acquire"
+    assert call.script.name == "lock_acquire"
     assert now() - began == pytest.approx(SILENT)
     assert transport.verbs.count("listen") == 17  # at once, and each 0.6 s
     await end(task)
@@ -81,7 +81,7 @@ async def test_a_lease_that_was_renewed_moves_the_time_at_which_it_asks(session,
     (await transport.asked("listen")).reply([700])
     (await transport.asked("listen")).reply([5 * SECOND])
 
-    assert (await transport.asked("listen")).command.keys
+    assert (await transport.asked("listen")).keys
     await end(task)
 
 
@@ -104,7 +104,7 @@ async def test_without_its_bell_it_asks_and_listens_at_once(session, transport, 
     refuse(await transport.asked("acquire"))
 
     refused = now()
-    assert (await transport.asked("listen")).command.bells
+    assert (await transport.asked("listen")).bells
     assert now() == refused
     await end(task)
 
@@ -114,13 +114,13 @@ async def test_strictly_those_whose_bell_is_gone_take_their_seats_again_in_order
     behind = asyncio.create_task(FairLock(session, "name").acquire())
     sitting = await transport.asked("sit")
     refuse(sitting)
-    seat = sitting.command.args[6]
+    seat = sitting.args[6]
     await turns()
 
     (await transport.asked("listen")).reply([GONE])
 
-    assert (await transport.asked("permits_acquire")).command.args[6] != seat  # its refusal seats it
-    assert (await transport.asked("sit")).command.args[6] == seat
+    assert (await transport.asked("permits_acquire")).args[6] != seat  # its refusal seats it
+    assert (await transport.asked("sit")).args[6] == seat
     await end(head, behind)
 
 
@@ -141,13 +141,13 @@ async def test_what_fails_or_has_no_answer_makes_it_ask(session, transport) -> N
 async def test_what_it_missed_while_it_asked_is_made_up_for(session, transport) -> None:
     task = await one_asleep(session, transport)
     listening = await transport.asked("listen")
-    transport.on_rung("tracking", listening.command.bells)
+    transport.on_rung("tracking", listening.bells)
     asking = await transport.asked("acquire")
 
     listening.reply([GONE])  # of the time before
     refuse(asking)
 
-    assert (await transport.asked("listen")).command.bells == listening.command.bells
+    assert (await transport.asked("listen")).bells == listening.bells
     await end(task)
 
 
@@ -157,8 +157,8 @@ async def test_all_bells_of_a_session_go_in_one_request(session, transport) -> N
     listening = await transport.asked("listen")
     listening.reply([NO_END, ASK, NO_END])
 
-    assert len(listening.command.keys) == len(listening.command.bells) == 3
-    assert b"two" in (await transport.asked("acquire")).command.keys[0]
+    assert len(listening.keys) == len(listening.bells) == 3
+    assert b"two" in (await transport.asked("acquire")).keys[0]
     await end(*tasks)
 
 
@@ -170,8 +170,8 @@ async def test_a_refusal_for_one_of_them_concerns_that_one_alone(session, transp
     deny(first)
     second.reply([NO_END])
 
-    assert len(first.command.keys) == len(second.command.keys) == 1
-    assert b"one" in (await transport.asked("acquire")).command.keys[0]
+    assert len(first.keys) == len(second.keys) == 1
+    assert b"one" in (await transport.asked("acquire")).keys[0]
     await turns()
     assert transport.unasked == []
     assert "waiters cannot stand in the queue" in caplog.text
@@ -255,12 +255,12 @@ def test_in_several_slots_it_waits_for_all_of_them(answers: list[int], told: int
 async def test_a_wait_that_is_contended_takes_three_requests(session, transport) -> None:
     """It asks, is refused and seated; it listens; it asks when it was woken."""
     task = await one_asleep(session, transport)
-    transport.on_rung("tracking", transport.sent[-1].command.bells)
+    transport.on_rung("tracking", transport.sent[-1].bells)
     grant(await transport.asked("acquire"))
     lease = await task
 
     assert transport.verbs == ["acquire", "listen", "acquire"]
-    asked, listened, woken = (call.command for call in transport.sent)
+    asked, listened, woken = transport.sent
     assert "w" in asked.args[4]  # it is seated
     assert listened.bells == asked.keys[3:]  # with this bell
     assert {*"wpl"} <= {*woken.args[4]}  # it leaves the queue
@@ -302,7 +302,7 @@ async def test_however_often_it_was_rung_before_it_listened_it_asks_at_once(sess
 
 def refuse_unseated(call: Any) -> None:
     """As of several masters of which no majority has refused it: some have granted, and take that back."""
-    call.command.parse = lambda _: Refused(20 * SECOND, seated=False)
+    call.parse = lambda _: Refused(20 * SECOND, seated=False)
     call.reply([0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -46,18 +47,19 @@ async def _never() -> None:
     raise AssertionError("nobody has the lock")
 
 
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED.keys())
-async def test_the_traceback_names_it(
-    asked: Callable[[Session], Awaitable[Any]], own_server: OwnServer, connect: Connect
-) -> None:
+async def test_the_traceback_names_it(own_server: OwnServer, connect: Connect) -> None:
+    """Each of them, asked for at once."""
     server = await own_server()
     async with Session(connect(server)) as session:
         assert await session.healthy()
         server.kill()
-        with pytest.raises(BackendError) as caught:
-            await asked(session)
-    text = "".join(traceback.format_exception(caught.value))
-    assert "order:17" in text.rpartition("BackendError")[2]
+        asked = [work(session) for work in ASKED.values()]
+        raised = dict(zip(ASKED, await asyncio.gather(*asked, return_exceptions=True), strict=True))
+    assert {what for what, error in raised.items() if not isinstance(error, BackendError)} == set()
+    told = {what: "".join(traceback.format_exception(error)) for what, error in raised.items()}
+    assert {
+        what for what, text in told.items() if "order:17" not in text.rpartition("BackendError")[2]
+    } == set()
 
 
 async def test_a_release_that_fails_names_it(own_server: OwnServer, connect: Connect) -> None:

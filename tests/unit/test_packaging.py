@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+installed = pytest.mark.whole
+"""Installs the wheel, for which four interpreters begin: `.ci/run` does so each time."""
 
 ONE_LOCK = """
 import asyncio
@@ -71,12 +75,13 @@ def run(*command: str | Path, cwd: Path) -> str:
     return result.stdout
 
 
-def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_has_the_package_its_plugin_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
     sources = (path for path in (ROOT / "aiolocks").rglob("*") if path.is_file())
     assert shipped == {
-        path.relative_to(ROOT).as_posix() for path in sources if path.parent.name != "__pycache__"
+        "_aiolocks_pytest.py",
+        *(path.relative_to(ROOT).as_posix() for path in sources if path.parent.name != "__pycache__"),
     }
     assert "aiolocks/py.typed" in shipped
     assert any(name.startswith("aiolocks/lua/") and name.endswith(".lua") for name in shipped)
@@ -87,6 +92,7 @@ def test_the_sdist_has_what_the_wheel_was_made_of_and_tested_with(distributions:
     with tarfile.open(sdist) as archive:
         shipped = {name.partition("/")[2] for name in archive.getnames()}
     for path in (
+        "_aiolocks_pytest.py",
         "aiolocks/__init__.py",
         "examples/payments/README.md",
         "tests/unit/test_packaging.py",
@@ -106,14 +112,58 @@ def test_the_sdist_has_what_the_wheel_was_made_of_and_tested_with(distributions:
         assert there <= shipped
 
 
+@installed
 def test_one_lock_from_the_wheel(elsewhere: Path, wheel: Path, tmp_path: Path) -> None:
     version, file = run(elsewhere / "python", "-W", "error", "-c", ONE_LOCK, cwd=tmp_path).split()
     assert Path(file).is_relative_to(elsewhere.parent)
     assert wheel.name.startswith(f"aiolocks-{version}-")
 
 
+@installed
 @pytest.mark.parametrize("command", [["aiolocks"], ["python", "-m", "aiolocks"]], ids=" ".join)
 def test_its_commands(elsewhere: Path, tmp_path: Path, command: list[str]) -> None:
     help_text = run(elsewhere / command[0], *command[1:], "--help", cwd=tmp_path)
     assert "demo" in help_text
     assert "run" in help_text
+
+
+@installed
+def test_its_pytest_plugin_imports_nothing_before_a_test_asks_for_a_fixture(
+    elsewhere: Path, tmp_path: Path
+) -> None:
+    """Each run of pytest pays for it where aiolocks is installed, also those of other projects.
+
+    And nothing is set up.
+    """
+    (tmp_path / "test_of_something_else.py").write_text("""
+import json, pathlib, sys
+
+def test(request):
+    pathlib.Path(__file__).with_name("modules.json").write_text(json.dumps(sorted(sys.modules)))
+    if request.config.pluginmanager.has_plugin("aiolocks"):
+        assert request.getfixturevalue("aiolocks_server").url
+""")
+
+    def modules(*options: str) -> set[str]:
+        pytest_there = (elsewhere / "python", "-m", "pytest", "--setup-show", "-W", "ignore", *options, ".")
+        before, _, _ = run(*pytest_there, cwd=tmp_path).partition("::test")
+        assert not re.search("SETUP .*aiolocks", before)
+        return set(json.loads((tmp_path / "modules.json").read_text()))
+
+    assert modules() - modules("-p", "no:aiolocks") == {"_aiolocks_pytest"}
+
+
+def test_links_of_the_description_lead_somewhere_from_an_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata, _, description = archive.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in metadata
+    assert "Project-URL" not in metadata, "with an address, links begin with it: see hatch_build.py"
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert all(link.startswith(("https://", "#")) for link in links), links
+    assert "![" not in description
+    readme = (ROOT / "README.md").read_text()
+    code = re.findall(r"^```.*?^```$", readme, re.MULTILINE | re.DOTALL)
+    assert code
+    assert all(block in description for block in code)
+    assert "How safe a lock is has" in " ".join(description.split())

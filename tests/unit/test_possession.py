@@ -45,7 +45,7 @@ async def test_is_renewed_each_third_of_its_ttl(offline, transport, clock) -> No
         held_since = clock.now()
         renewal = await transport.asked("renew")
         assert 10 - GRID <= clock.now() - held_since <= 10
-        assert renewal.command.args[1] == 30_000
+        assert renewal.args[1] == 30_000
         renewal.reply(1)
 
 
@@ -238,7 +238,7 @@ async def test_is_lost_after_max_hold_whatever_renewals_could_do(offline, transp
     async def renew() -> None:
         while True:
             renewal = await transport.asked("renew")
-            ends.append(clock.now() - granted_at + renewal.command.args[1] / 1000)
+            ends.append(clock.now() - granted_at + renewal.args[1] / 1000)
             renewal.reply(1)
 
     renewing = asyncio.create_task(renew())
@@ -264,7 +264,7 @@ async def test_a_renewal_that_waited_for_a_connection_reaches_no_further_than_ma
     transport.write(renewal)
     renewal.reply(1)
 
-    assert renewal.command.args[1] == pytest.approx(7000, abs=1)
+    assert renewal.args[1] == pytest.approx(7000, abs=1)
     assert lease.remaining() == dependable(7)
     await lease.wait_lost()
     assert clock.now() - granted_at <= 32
@@ -291,7 +291,7 @@ async def test_an_end_is_final(offline, transport, end) -> None:
 async def test_a_forked_child_does_not_own_and_sends_nothing(offline, transport, monkeypatch) -> None:
     lease = await hold(offline, transport)
     with monkeypatch.context() as patched:
-        patched.setattr(process, "_pid", os.getpid() + 1)
+        patched.setattr(process, "pid", os.getpid() + 1)
 
         assert lease.remaining() == 0
         with pytest.raises(LockLostError, match="the process that forked this one"):

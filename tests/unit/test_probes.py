@@ -19,7 +19,7 @@ from aiolocks.transport.faults import Redirect
 from aiolocks.transport.hearing import ASKING, Wakeups
 from aiolocks.transport.keys import SLOTS, slot_of, tag_of
 from aiolocks.transport.outages import Outage, Outages
-from aiolocks.transport.request import Call, Command, ignore
+from aiolocks.transport.request import Request, ignore
 from tests.unit.fakes import FakeTable
 
 LOW, HIGH = ("low", 1), ("high", 2)
@@ -54,10 +54,10 @@ class Unreached:
         )
         return node
 
-    def call(self, key: bytes) -> Call[int]:
-        return Call(trial(key), ignore, ignore, until=self._loop.time() + 60)
+    def call(self, key: bytes) -> Request[int]:
+        return trial(key).ask(ignore, ignore, until=self._loop.time() + 60)
 
-    def send(self, key: bytes) -> Call[int]:
+    def send(self, key: bytes) -> Request[int]:
         call = self.call(key)
         self.whole.send(call)
         return call
@@ -123,7 +123,7 @@ async def test_what_goes_to_the_other_node_is_sent_as_where_no_slot_moves(cluste
     moved = of(low=False)
     cluster.send(moved)
     node = cluster.nodes[HIGH]
-    asking = Call(Command(None, (), ASKING, ignore), ignore, ignore, until=math.inf)
+    asking = Request(None, (), ASKING, ignore).ask(ignore, ignore, until=math.inf)
     call = cluster.call(moved)
     call.elsewhere = call.mid_move = True
     node.send(asking)

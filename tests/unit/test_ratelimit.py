@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -93,9 +94,62 @@ def test_misuse_is_told() -> None:
         async def send(text: str) -> None: ...
 
 
-@pytest.mark.parametrize(("limit", "per"), [(3, 60.0), (7, 60.0), (1_000_000, 1.0), (9, 7.0)])
-def test_what_is_left_counts_whole_requests(limit: int, per: float) -> None:
-    bucket = Bucket("a", limit, per, 5)
-    assert bucket.left(0) == 5
-    assert [bucket.left(-int(-n * bucket.interval_us // 1)) for n in range(1, 6)] == [4, 3, 2, 1, 0]
-    assert bucket.left(10**12) == 0
+@pytest.mark.parametrize(
+    ("limit", "per", "burst"),
+    [
+        *((3, 60.0, 3), (7, 60.0, 7), (1_000_000, 1.0, 5), (9, 7.0, 9), (700_000, 1.0, 1_000_000)),
+        *((10**9, 1e6, 10**9), (1, 315_360_000.0, 1), (3, 0.1, 1), (90_000, 60.0, 90_000)),
+    ],
+)
+def test_sums_of_intervals_are_exact_and_never_too_short(limit: int, per: float, burst: int) -> None:
+    """The backlogs are doubles, in Lua as here."""
+    exact = Fraction(repr(per)) * 1_000_000 / limit
+    interval = Fraction(Bucket("a", limit, per, burst).interval_us)
+    assert exact <= interval <= exact * (1 + Fraction(1, 1_000_000))
+    for n in (1, 2, 3, burst - 1, burst, 2 * burst):
+        assert Fraction(n * float(interval)) == n * interval
+        assert Fraction(burst * float(interval) - n * float(interval)) == (burst - n) * interval
+
+
+def test_a_number_of_each_limit_is_checked() -> None:
+    redis = Redis(port=1)
+    requests, tokens = RateLimit(redis, "r", 60, per=60), RateLimit(redis, "t", 90_000, per=60)
+    both = RateLimit.all_of(requests, tokens)
+    assert both._amounts(2) == (2, 2)
+    assert both._amounts({tokens: 1500, "r": 0}) == (0, 1500)
+    assert both._amounts({tokens: 100_000, requests: 1}, what="actual") == (1, 100_000)
+    assert tokens._amounts({"t": 3}) == (3,)
+    with pytest.raises(TypeError, match="n has no number for 't': each limit has one"):
+        both._amounts({requests: 1})
+    with pytest.raises(TypeError, match="n has a number for 'x', which is none of the limits 'r, t'"):
+        both._amounts({requests: 1, tokens: 1, "x": 1})
+    with pytest.raises(TypeError, match="n has two numbers for 'r'"):
+        both._amounts({requests: 1, "r": 1, tokens: 1})
+    with pytest.raises(TypeError, match=r"n\['t'\] must be an int"):
+        both._amounts({requests: 1, tokens: 1.5})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"n\['t'\] must be from 0"):
+        both._amounts({requests: 1, tokens: -1})
+    with pytest.raises(ValueError, match="n must be at most burst, for 't' 90000, not 100000"):
+        both._amounts({requests: 1, tokens: 100_000})
+    with pytest.raises(ValueError, match="n must be from 1"):
+        both._amounts(0)
+
+
+async def test_a_decision_of_no_session_cannot_be_settled() -> None:
+    decision = RateDecision(allowed=True, remaining=2, retry_after=0.0, reset_after=1.0)
+    with pytest.raises(RuntimeError, match="this decision cannot be settled"):
+        await decision.settle(1)
+    assert pickle.loads(pickle.dumps(decision)) == decision
+    assert repr(decision) == "RateDecision(allowed=True, remaining=2, retry_after=0.0, reset_after=1.0)"
+
+
+async def test_a_weight_is_checked_and_shown() -> None:
+    limit = RateLimit(Redis(port=1), "a", 10, per=60)
+    assert repr(limit.weighing(3)) == "<RateLimit 'a' 10 in 60 s, burst 10 weighing 3>"
+    with pytest.raises(ValueError, match="n must be at most burst"):
+        limit.weighing(11)
+    with pytest.raises(TypeError, match="a function of the arguments of a call"):
+        async with limit.weighing(len):
+            pass
+    with pytest.raises(TypeError, match="decorates a coroutine function"):
+        limit.weighing(3)(len)  # type: ignore[arg-type]

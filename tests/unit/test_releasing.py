@@ -49,7 +49,7 @@ async def test_a_release_says_for_how_long_the_name_is_to_stay_taken(
     lease = await hold(offline, transport, at_least=at_least)
     task = releasing(lease)
     release = await transport.asked("release")
-    assert release.command.args[3:] == said
+    assert release.args[3:] == said
     release.reply([1])
     await task
 
@@ -60,7 +60,7 @@ async def test_a_name_that_is_given_back_after_a_loss_stays_taken_too(offline, t
     with pytest.raises(LockNotOwnedError):
         await lease.release()
     given_back = await transport.asked("release")
-    assert given_back.command.args[3:] == (10_000,)
+    assert given_back.args[3:] == (10_000,)
 
 
 async def test_releasing_again_does_nothing(offline, transport) -> None:

@@ -142,4 +142,4 @@ def test_what_is_kept_to_be_read_again_is_bounded() -> None:
     assert [
         len(one) for at in range(0, len(long), 65_536) for one in replies.read(long[at : at + 65_536])
     ] == [1_000_000]
-    assert isinstance(next(replies.read(b">1\r\n+x\r\n")), PushNotification)
+    assert isinstance(next(iter(replies.read(b">1\r\n+x\r\n"))), PushNotification)

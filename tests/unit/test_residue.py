@@ -9,12 +9,12 @@ import pytest
 import redis.exceptions as driver
 
 from aiolocks.transport.identity import Identity
-from aiolocks.transport.request import Call, Command, Script, ignore
+from aiolocks.transport.request import Request, Script, ignore
 from aiolocks.transport.residue import Residue
 
 
-def call(lane: str) -> Call[Any]:
-    return Call(Command(Script("any"), (), (), ignore, lane=lane), ignore, ignore, until=1.0)
+def call(lane: str) -> Request[Any]:
+    return Request(Script("any"), (), (), ignore, lane=lane).ask(ignore, ignore, until=1.0)
 
 
 def connection(number: int, server: str = "one") -> Identity:

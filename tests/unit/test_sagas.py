@@ -11,7 +11,7 @@ import pytest
 from aiolocks.transport.answers import released
 from aiolocks.transport.cluster.redirects import Redirects
 from aiolocks.transport.faults import unanswered
-from aiolocks.transport.request import Call, Command, ignore
+from aiolocks.transport.request import Request, ignore
 from aiolocks.transport.sagas import Saga, SagaCommand, Sagas, SagaSteps
 
 RUNG = [1, b"bell"]
@@ -22,9 +22,9 @@ class Stage:
     """A saga of two releases, which go out together."""
 
     def __init__(self) -> None:
-        self.parts: list[Call[Any]] = []
+        self.parts: list[Request[Any]] = []
         self.rung: list[bytes] = []
-        self.call = Call(SagaCommand(self._steps, (b"k",), lane=""), ignore, ignore, until=10.0)
+        self.call = SagaCommand(self._steps, (b"k",), lane="").ask(ignore, ignore, until=10.0)
         sagas = Sagas(
             send=lambda call, at_once: self.parts.append(call),
             on_rung=self.rung.extend,
@@ -34,7 +34,7 @@ class Stage:
         self.saga.begin()
 
     def _steps(self) -> SagaSteps[None]:
-        yield [Command(None, (b"k",), (), released), Command(None, (b"l",), (), released)]
+        yield [Request(None, (b"k",), (), released), Request(None, (b"l",), (), released)]
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
@@ -80,16 +80,16 @@ def test_a_course_counts_from_when_its_first_part_was_written() -> None:
 
 def test_a_caller_is_told_once_of_an_undo_that_is_sent_again_when_its_slot_has_moved() -> None:
     """A waiter that the second one wakes is told, and nothing else: a saga counts its answers."""
-    held: list[Call[Any]] = []
+    held: list[Request[Any]] = []
     backlogs = SimpleNamespace(closed=False, hold=lambda slot, call, pause: held.append(call))
     cluster: Any = SimpleNamespace(_backlogs=backlogs)
     told, late = list[Any](), list[Any]()
-    command = Command(None, (b"k",), (), released)
-    call = Call(command, ignore, ignore, until=10.0, undoes=True, on_late=late.append)
+    command = Request(None, (b"k",), (), released)
+    call = command.again().ask(ignore, ignore, until=10.0, undoes=True, on_late=late.append)
 
     Redirects._undo_the_rest(cluster, 1, call, told.append, released(NOBODY))
     (rest,) = held
     rest.reply(RUNG)
 
-    assert [answer.rung for answer in told] == [[]]
+    assert [answer.rung for answer in told] == [()]
     assert [answer.rung for answer in late] == [[b"bell"]]

@@ -195,7 +195,7 @@ def test_periods_and_time_zones_in_other_forms() -> None:
 
 def test_without_the_library_it_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'aiolocks\[schedule\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[schedule\]'"):
         Cron("0 3 * * *", "UTC")
     assert Every(1).latest(1500) == 1000
 

@@ -393,7 +393,7 @@ async def test_a_fork_of_the_holder_keeps_what_the_body_raised(lease, transport,
     with monkeypatch.context() as patched:
         with pytest.raises(ValueError, match="the body") as caught:
             async with lease:
-                patched.setattr(process, "_pid", os.getpid() + 1)
+                patched.setattr(process, "pid", os.getpid() + 1)
                 raise ValueError("the body")
         assert transport.unasked == []
 

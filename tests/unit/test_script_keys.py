@@ -32,9 +32,13 @@ ONE_KEY = {
         "ZREMRANGEBYRANK",
     ),
     *("ZREMRANGEBYSCORE", "ZSCORE"),
+    *("LRANGE", "LSET", "LTRIM", "PERSIST", "RPUSH"),
 }
 KEYS_ALONE = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"TIME"}
+
+FIELDS = {"bell", "key", "log", "queue", "waits"}
+"""Fields of records that hold keys."""
 
 MAIN = ""
 WRAPPER = re.compile(r"^local redis = \{.*?^end\}\n", re.MULTILINE | re.DOTALL)
@@ -145,8 +149,26 @@ class Walk:
         if expression.startswith("{"):
             items = [re.sub(r"^\w+ = ", "", one) for one in expressions(expression[1:].strip(), 0) if one]
             return all(self.is_safe(where, one) for one in items)
+        if (call := re.fullmatch(r"(\w+)\(.*\)", expression)) and call[1] in self.chunks:
+            text = self.chunks[call[1]].text
+            given = [expressions(text, one.end())[0] for one in re.finditer(r"\breturn\b", text)]
+            return all(self.is_safe(call[1], one) for one in given)
+        if (record := re.fullmatch(r"\w+\.(\w+)", expression)) and record[1] in FIELDS:
+            return self._is_safe_field(record[1])
         name = re.fullmatch(r"(\w+|\.\.\.)(?:[.\[].*)?", expression)
         return name is not None and self._is_safe_name(where, name[1])
+
+    def _is_safe_field(self, name: str) -> bool:
+        """Of a record: whatever is given to a field of this name, in a table or by an assignment."""
+        if (name, "field") in self._asked:
+            return True
+        self._asked.add((name, "field"))
+        return all(
+            self.is_safe(where, expressions(chunk.text, match.end())[0])
+            for where, chunk in self.chunks.items()
+            if where != "bell_in"  # which looks at what it returns
+            for match in re.finditer(rf"\b{name} = (?!=)", chunk.text)
+        )
 
     def _is_safe_name(self, where: str, name: str) -> bool:
         if (where, name) in self._asked:  # it depends on itself, and on what is asked anyway
@@ -193,6 +215,9 @@ def test_a_bell_of_a_seat_is_one_that_was_looked_at() -> None:
         "local key = ARGV[1] == '1' and redis.call('GET', KEYS[1]) or KEYS[1]\nredis.call('DEL', key)",
         "local a, b = KEYS[1], redis.call('GET', KEYS[1])\nif a then redis.call('GET', b) end",
         "redis.call('RENAME', KEYS[1], redis.call('GET', KEYS[1]))",
+        "local one = {\n  log = redis.call('GET', KEYS[1]), n = 1,\n}\nredis.call('RPUSH', one.log, 1)",
+        "local one = {log = KEYS[1]}\none.log = redis.call('GET', KEYS[1])\nredis.call('RPUSH', one.log, 1)",
+        "local function of()\n  return redis.call('GET', KEYS[1])\nend\nredis.call('DEL', of())",
     ],
 )
 def test_a_script_that_would_is_found(text) -> None:

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import re
+from functools import cache
 from pathlib import Path
 
 import aiolocks
@@ -21,16 +22,17 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 WITH_SCRIPTS = [path for path in MODULES if re.search(r"\bScript\b", path.read_text("utf-8"))]
 
 # The digests by which servers know the scripts. To change a script, change its line here, and look at
-# tests/lua again, with `-m slow` too: of the hundreds of mutants, a run has a third.
+# tests/lua again, with `-m more` too: of the hundreds of mutants, a run has a third.
 FROZEN = {
     "bell_try": "778baf6ff2e29ef392c5329f4d9820d993a5edc7",
     "job_acquire": "068de13eda2be4e98354ec93184a6386d5b7ab46",
-    "job_enqueue": "4f9bdc5f83ed9edef857ffde4af52c22a15586f6",
-    "job_release": "5e773885610c0fa69421930c1a5656f579a4b31c",
+    "job_enqueue": "1aca5c9d312ef8fef57146e002fc80df247b74e2",
+    "job_release": "7203d63d15d372e638df4edfc43de3941d35d702",
     "job_renew": "4414191886248a08146815016177d6f412e7277b",
-    "job_withdraw": "813ac83a7fe3a070995b22e1fe816c3494c2c486",
-    "flight_acquire": "8ea43718ab1c00b72446c0ac2d00376187647298",
-    "flight_publish": "4835a6fb95d2cc444b08d56975bf5a9f1541551d",
+    "job_withdraw": "f895293e6e3571587390f1d82c86979d5b0c09e7",
+    "flight_acquire": "f2118570028936b105a014c81d5d73501cbe777d",
+    "flight_forget": "7aea2cf0ebb072a19996f551efc7fb6705324860",
+    "flight_publish": "e7fb2cb91ba135a41c44e758620751e10cd95e27",
     "force_lock": "9d1153bb6c58c5c87f43894d0f67a8d7c5087db9",
     "force_permits": "fe629250fb30c1c1532a5f0e76df4cad9ed5fcfb",
     "force_spans": "4b3cd6f5d8f10d6d4f87dc4a2fe5a22cf8bdaafc",
@@ -89,20 +91,25 @@ FROZEN = {
     "spans_owned": "051a7580befd8c98fe254fce9850b83de1681f1c",
     "spans_release": "4132d5eaba60bfec4b9f963e5256377c2a4a25b0",
     "spans_renew": "8c6e4be3f3f94a0acc927185cabd6c20f731267f",
-    "latches": "7a7f8acb7f2bb1b3220aa5fab3012ff45b70e9a4",
-    "latch_wait": "77d32be5110f44094a11569e06313ab93342ec43",
-    "latch_count_down": "e90629b73422048d5b3e730cae93adbc045675e1",
-    "latch_reset": "85d1263f03cfaa8aa9ac96b334ec14c6ad187e1b",
-    "ratelimit_acquire": "9d1186832892f333d4bac29685f0e34a359eb1a3",
-    "ratelimit_give_back": "1cdcc263825f1eeac2f0440733d9d95e962a30a3",
+    "once": "6a84cf1be8c86f5dc9d39e242b553d8cdb007ea4",
+    "latches": "4ae8fd622b756cd028929746d31c77b88f894e24",
+    "latch_wait": "32d0e0ab9049ba2b6ddccd3e1a8cfd0a8486aef9",
+    "latch_count_down": "d9ebf443e4b196f9d64c5668b4bb22afc4d68d17",
+    "latch_reset": "61091b434b6e7d6828144ef8457c649f6d17072b",
+    "rate_log": "1a4259bc7362de0d08c497fd48b9372051d986db",
+    "rates": "e4e724d43ef61c0685826d8b8f50a3ef069ef56b",
+    "ratelimit_acquire": "c47701e5853b616924d85072430ae3bacf945a35",
+    "ratelimit_reset": "c982da3d97d39263d6fe49893ad6902019218d47",
+    "ratelimit_settle": "1dc9b7879186674d5aab99729383698528d6ba1d",
+    "ratelimit_straight": "31bc90fcb62aa2ccf4108e3a0821cdbb92a15d80",
     "turnstile_end": "c94120a9bf6d7cee4aa99236463377a7361bdb45",
-    "turnstile_enter": "d654ebe4b9bfbc1ef2dc16369e94d91f4a6eca34",
+    "turnstile_enter": "5d44c91572c1d769af283253dfc7afb61a356c54",
     "lock_steal": "dd30b45fa0380aa6a2ba237a0dd3c1e4ad9204ff",
     "permits_steal": "f7c8778b8cbcb23e92aa863a96236655c15c1da7",
     "reentrant_steal": "8f3b4a4e2bb69f3ecf7a50797c0910c1b323190b",
     "stolen": "eb955e310f77a431f2bc62479fcd4517538a3db4",
     "fence": "fc638a33bfb622582c434bf24100af245548c05e",
-    "flights": "bf5080eea458a748380e0e1271a2dc917ffa01ce",
+    "flights": "b2846a0876a57bee5264e30e894376c016d1f336",
     "forcing": "c579452a465fa73d73151c4de1570000cdb6362e",
     "hand_over_lock": "94d74dd4d456a51b819816562331c60be035a1bb",
     "hand_over_nest": "b4df6080da228a300df3e1ad807b88d16b43ca57",
@@ -112,6 +119,7 @@ FROZEN = {
     "hand_over_limits": "0442b518164e815dbd1f2d513a261f78b9905d0b",
     "lock_straight": "a388f8e3109a5257b73e1cc27b0e42ee267b198c",
     "locks": "5f72789c3bc6bf2d86a5f8f46bbee2cb1530e34c",
+    "slot_stays": "02c1e3d733935be0b4e853fee9d4b653d0e885db",
     "mid_move": "30421dd16959689188aea4ef573168d9bb47c963",
     "mid_move_lock": "e49070a5b8bbd545525bba82127d2f4c77fb5512",
     "mid_move_multi": "78b841b003c47fd6f468a8754d69bab5eca39710",
@@ -123,13 +131,13 @@ FROZEN = {
     "permits": "b5b23dfd39a17cae19713ceeabe19d75f4f3cc4f",
     "queue": "182b37ee0266e0a29b0da56ba7ad996c56bf7f15",
     "room": "7bfa0c5dacc5cb1dbe28ef742556b2f5950e0d9c",
-    "runs": "b47a2c4b0400ad3c8603a97bf313e2a9819ccdba",
+    "runs": "f4395b44f3486a6e5bd5df70a5978da3734b9773",
     "spans": "af84d2fabd37d7af8f8566a0961916f7513476f0",
     "mid_move_terms": "cd99a405a9fed63a03864247eb52cb63a5acd34c",
     "terms": "25cbbaabaf0b4c8a59987ae97244384383bef3db",
     "ticks": "067dd1669d9417ffe5831869b3f71a0eece0bab9",
     "claims": "2345b67f592402e2423614289854b1b49b4d4996",
-    "tickets": "82d4d1cb8c4b26219ec9d4ec8bf91fe393ccb987",
+    "tickets": "38a59d771f443e9e74c2a86f37888b8a38f8d432",
     "forms": "803048be9ae9d999698981fe1d08502e7a8f1651",
     "bells": "43ad52dfb4f61d461a7a20905b6a94a7b26c3665",
     "ours": "8f41aad103b04b23c78c81850dbb13d7d285c12c",
@@ -191,7 +199,7 @@ def test_the_scripts_are_the_frozen_ones() -> None:
 
 
 def test_each_section_is_needed_by_a_script() -> None:
-    used = [*SCRIPTS.values(), *MID_MOVE.values()]
+    used = [*SCRIPTS.values(), *MID_MOVE.values(), *(script.guarded for script in SCRIPTS.values())]
     assert {name for script in used for name in (script.name, *script.shared)} == SECTIONS.keys()
 
 
@@ -224,6 +232,13 @@ def test_each_step_of_a_holder_has_a_form_for_a_slot_that_moves() -> None:
     steps -= {"job_release", "schedule_release", "locks_release", "locks_renew"}
     steps = {name for name in steps if not name.startswith("redis_py")}
     assert steps == set(MID_MOVE)
+
+
+@script
+def test_in_a_cluster_a_step_stands_behind_its_guard_or_needs_none(script) -> None:
+    if script.guarded is not script:
+        assert script.guarded.text == SECTIONS["slot_stays"] + script.text
+        assert script.guarded.guarded is script.guarded
 
 
 @script
@@ -311,6 +326,7 @@ def test_has_no_global_variables(script) -> None:
     """A server refuses them only when the line is executed."""
     text = re.sub(r"--.*|'[^'\n]*'", "", script.text.decode())
     local = set(re.findall(r"\w+", " ".join(re.findall(r"\blocal ([\w, ]+)", text))))
+    local |= set(re.findall(r"\w+", " ".join(re.findall(r"\bfor ([\w, ]+) in\b", text))))
     local |= set(re.findall(r"\w+", " ".join(re.findall(r"\bfunction \w+\(([\w, ]*)\)", text))))
     outside_tables = text
     while re.search(r"\{[^{}]*\}", outside_tables):
@@ -352,8 +368,10 @@ def test_no_python_file_puts_a_script_together(path) -> None:
             assert passed_on, f"line {node.lineno}: {ast.unparse(parent)}"
 
 
-def constant_tuples(tree: ast.Module) -> set[str]:
+@cache
+def constant_tuples(path: Path) -> set[str]:
     """Names of the tuples of constants that a module keeps."""
+    tree = ast.parse(path.read_text("utf-8"))
     return {
         target.id
         for node in tree.body
@@ -363,16 +381,15 @@ def constant_tuples(tree: ast.Module) -> set[str]:
     }
 
 
-@module
+@each("path", WITH_SCRIPTS)
 def test_scripts_are_named_by_constants(path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
-    constants = constant_tuples(tree)
+    constants = set(constant_tuples(path))
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level:
             beside = path.parents[node.level - 1] / f"{node.module}.py"
             if beside.exists():
-                theirs = constant_tuples(ast.parse(beside.read_text("utf-8")))
-                constants |= theirs & {name.name for name in node.names}
+                constants |= constant_tuples(beside) & {name.name for name in node.names}
     # The class itself makes the form for a slot that moves out of the same constants.
     trees = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name == "Script")]
     for node in (node for tree in trees for node in ast.walk(tree)):

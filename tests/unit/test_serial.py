@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import redis.exceptions as driver
 
-from aiolocks.transport import Call, Command, Fault
+from aiolocks.transport import Fault, Request
 from aiolocks.transport.driver import MakeWords, NotConnectedError, UnknownScriptError, Words
 from aiolocks.transport.outages import Outage, Outages
 from aiolocks.transport.request import ignore
 from aiolocks.transport.serial import Serial
+from tests.unit.fakes import VirtualClock
 
 
 class SlowToConnect:
@@ -45,7 +46,7 @@ class SlowToConnect:
 
 
 @pytest.fixture
-async def server() -> SlowToConnect:
+async def server(clock: VirtualClock) -> SlowToConnect:
     return SlowToConnect()
 
 
@@ -64,10 +65,10 @@ def call(
     lane: str = "one",
     within: float = 5,
     **options: Any,
-) -> Call[Any]:
+) -> Request[Any]:
     until = asyncio.get_running_loop().time() + within
-    command: Command[Any] = Command(None, (), (word,), ignore, lane=lane)
-    return Call(command, ignore, on_fault, until=until, **options)
+    command: Request[Any] = Request(None, (), (word,), ignore, lane=lane)
+    return command.again().ask(ignore, on_fault, until=until, **options)
 
 
 def refused() -> Iterator[Exception]:
@@ -100,7 +101,7 @@ async def test_a_request_that_nobody_wants_any_more_is_not_sent(serial, server) 
 async def test_a_request_is_made_for_the_moment_at_which_it_is_sent(serial, server) -> None:
     """An undo leaves the queue if nobody of its session waits then, not when it was asked for."""
     content = ["before"]
-    undo = call("", undoes=True, make=lambda: Command(None, (), tuple(content), ignore, lane="one"))
+    undo = call("", undoes=True, make=lambda: Request(None, (), tuple(content), ignore, lane="one"))
     serial.send(undo)
     await asyncio.sleep(0.01)
     assert not undo.written
@@ -128,9 +129,9 @@ async def test_its_time_counts_from_when_it_was_sent(serial, server) -> None:
 async def test_nothing_is_made_while_there_is_no_connection(serial, server) -> None:
     made = []
 
-    def make() -> Command[Any]:
+    def make() -> Request[Any]:
         made.append("undo")
-        return Command(None, (), ("undo",), ignore, lane="one")
+        return Request(None, (), ("undo",), ignore, lane="one")
 
     server.trouble = refused()
     serial.send(call("", undoes=True, make=make))

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
-from aiolocks import BackendError, Lock, Redlock, Schedule, Semaphore, Session, SessionClosedError
+from aiolocks import BackendError, Lock, Redlock, Schedule, Semaphore, Session, SessionClosedError, sync
 from aiolocks.testing import EmbeddedServer
 
 NOWHERE = "unix:///nowhere/server.sock"
@@ -136,3 +136,29 @@ def test_wrong_use(embedded: EmbeddedServer) -> None:
     with pytest.raises(RuntimeError, match="must be running"):
         with EmbeddedServer().serving(of_a_url()):
             pass
+
+
+def test_a_session_for_threads(embedded: EmbeddedServer) -> None:
+    """Its locks, also those that decorate since the import, in each of several blocks, and beside a loop."""
+    locks = sync.Session.from_url(NOWHERE, prefix="shop")
+    lock = locks.lock("a", blocking_timeout=0)
+
+    @locks.lock("number:{number}")
+    def names(number: int) -> list[str]:
+        with lock:
+            return sorted(info.name for info in locks.inspect())
+
+    async def in_threads() -> list[str]:
+        with embedded.serving(locks):
+            return await asyncio.to_thread(names, 7)
+
+    for _ in range(2):
+        with embedded.serving(locks):
+            assert names(7) == ["a", "number:7"]
+        assert connections(embedded) == 0
+        assert asyncio.run(in_threads()) == ["a", "number:7"]
+    with pytest.raises(BackendError), lock:
+        pass
+    with pytest.raises(RuntimeError, match="in use already"), embedded.serving(locks):
+        pass
+    locks.close()

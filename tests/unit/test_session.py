@@ -20,13 +20,14 @@ from aiolocks import (
     LeaseState,
     Lock,
     LockLostError,
+    LockNotOwnedError,
     LockTimeoutError,
     Session,
     SessionClosedError,
 )
 from aiolocks.lock.lease import Possession
 from aiolocks.lock.waiter import FirstAsk, Waiter
-from aiolocks.transport import Call
+from aiolocks.transport import Request
 from tests.unit.fakes import FakeTransport, cut, deny, generous, grant, hold, let_go, refuse, turns
 
 
@@ -100,8 +101,32 @@ async def test_a_session_belongs_to_one_event_loop(offline, transport) -> None:
 
         asyncio.run(acquire())
 
-    with pytest.raises(RuntimeError, match="belongs to another event loop: make one Session for each loop"):
+    told = "belongs to another event loop: make one Session for each loop.* Django .* aiolocks.sync"
+    with pytest.raises(RuntimeError, match=told):
         await asyncio.to_thread(in_another_loop)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session: Lock(session, "a").acquire(),
+        lambda session: Lock(session, "a").try_acquire(),
+        lambda session: Lock(session, "a").locked(),
+        lambda session: session.__aenter__(),
+        lambda session: session.inspect(),
+        lambda session: session.healthy(),
+        lambda _: Lock(Redis(), "a").acquire(),
+    ],
+    ids=["acquire", "try_acquire", "locked", "enter", "inspect", "healthy", "of a client"],
+)
+def test_under_trio_it_says_asyncio(use) -> None:
+    trio = pytest.importorskip("trio")
+
+    async def main() -> None:
+        await use(Session.from_url("redis://localhost:1"))
+
+    with pytest.raises(RuntimeError, match=r"no running event loop of asyncio, .* not of trio.run\(\)"):
+        trio.run(main)
 
 
 async def test_making_one_does_nothing(make_session, transport) -> None:
@@ -243,10 +268,29 @@ async def _lost(session: Session, transport: FakeTransport) -> None:
         await turns()
 
 
-@pytest.mark.parametrize("end", [_denied, _refused, _cancelled, _lost])
+async def _lost_and_let_go(session: Session, transport: FakeTransport) -> None:
+    transport.answer = generous
+    lease = await Lock(session, "name").acquire()
+    lease._possession.lose("for the test")
+    with contextlib.suppress(LockNotOwnedError):
+        await lease.release()
+    await turns()
+
+
+async def _renewed_with_another(session: Session, transport: FakeTransport) -> None:
+    transport.answer = lambda verb: [1, 1] if verb == "locks_renew" else generous(verb)
+    async with Lock(session, "name", ttl=3), Lock(session, "other", ttl=3):
+        await asyncio.sleep(2)
+    assert "locks_renew" in transport.verbs
+    await asyncio.sleep(1)  # the watchdog has looked back
+
+
+@pytest.mark.parametrize(
+    "end", [_denied, _refused, _cancelled, _lost, _lost_and_let_go, _renewed_with_another]
+)
 async def test_no_end_leaves_its_objects_for_the_garbage_collector(offline, transport, end) -> None:
     def alive() -> list[object]:
-        return [one for one in gc.get_objects() if isinstance(one, (Possession, Waiter, FirstAsk, Call))]
+        return [one for one in gc.get_objects() if isinstance(one, (Possession, Waiter, FirstAsk, Request))]
 
     gc.collect()
     gc.disable()
@@ -265,7 +309,7 @@ async def test_a_fence_is_kept_for_ten_ttls_and_no_less_than_the_retention(
 ) -> None:
     await hold(offline, transport, ttl=ttl)
 
-    assert transport.sent[0].command.args[2] == retention * 1000
+    assert transport.sent[0].args[2] == retention * 1000
 
 
 async def test_what_stands_beside_a_lease_says_who_holds_it(make_session, transport) -> None:
@@ -277,7 +321,7 @@ async def test_what_stands_beside_a_lease_says_who_holds_it(make_session, transp
     task = asyncio.create_task(acquire(), name='a "task"')
     call = await transport.asked("acquire")
 
-    assert json.loads(call.command.args[3]) == {
+    assert json.loads(call.args[3]) == {
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "task": 'a "task"',
@@ -484,13 +528,26 @@ async def test_a_body_may_close_its_own_session(make_session, transport) -> None
     assert "closed" in repr(session)
 
 
-async def test_a_lease_that_was_never_entered_keeps_its_key(make_session, transport) -> None:
+async def test_a_lease_that_was_never_entered_keeps_its_key_where_none_is_released(
+    make_session, transport
+) -> None:
     session = make_session()
     lease = await hold(session, transport)
 
-    await session.aclose()
+    await session.aclose(release="none")
 
     assert lease.state is LeaseState.LOST
+    assert transport.unasked == []
+
+
+async def test_a_lease_that_was_never_entered_is_released(make_session, transport) -> None:
+    session = make_session()
+    lease = await hold(session, transport)
+    transport.answer = generous
+
+    await session.aclose()
+
+    assert lease.state is LeaseState.RELEASED
     assert transport.unasked == []
 
 
@@ -515,7 +572,7 @@ async def closing_while(act: str, session: Session, transport: FakeTransport) ->
     questions = {"locked": lock.locked, "owned": lease.owned, "adopt": lambda: lock.adopt(lease.detach())}
     asking = asyncio.create_task(questions[act]())
     await transport.asked(act)
-    await session.aclose()
+    await session.aclose(release="none")
     return asking
 
 
@@ -542,7 +599,7 @@ async def test_an_adoption_that_finds_the_session_closing_is_given_back(make_ses
     with pytest.raises(SessionClosedError):
         await adopting
     back = await transport.asked("adopt")
-    assert back.command.args[:2] == (adoption.command.args[1], adoption.command.args[0])
+    assert back.args[:2] == (adoption.args[1], adoption.args[0])
     await closing
 
 

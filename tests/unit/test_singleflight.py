@@ -196,7 +196,7 @@ def test_json_refuses_what_it_does_not_know(value: Any) -> None:
 
 
 def left(outcome: Outcome) -> Left:
-    return Left(1, None, outcome.tag, outcome.payload)
+    return Left(1, None, 0.0, outcome.tag, outcome.payload)
 
 
 def test_a_value_is_the_very_value_here_and_its_copy_elsewhere() -> None:

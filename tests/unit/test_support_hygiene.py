@@ -312,6 +312,7 @@ def test_without_a_loop():
 """
 
 
+@pytest.mark.long
 def test_a_test_that_leaves_something_behind_fails(pytester, pytestconfig, monkeypatch) -> None:
     """The fixtures as a whole: every dirty test errs at its end, and spoils none that follow."""
     monkeypatch.setenv("PYTHONPATH", str(pytestconfig.rootpath))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiolocks.lock.lease import NEVER, Term
 from aiolocks.lock.options import SHORTEST_TTL
-from aiolocks.lock.term import NEVER, Term
 
 times = st.floats(min_value=0, max_value=1e6)
 ttls = st.floats(min_value=SHORTEST_TTL, max_value=3600)

@@ -23,6 +23,8 @@ from aiolocks.kinds.uniquejob import MODES, JobSteps, Mode, Ticket
 
 OF_TICKETS = ("about", "before", "over", "owner")
 pytestmark = pytest.mark.leaves_keys(*(f"*:uniquejob.{role}:*" for role in OF_TICKETS))
+timed = pytest.mark.more
+"""By default, these run in the simulated world: see `test_in_the_world`."""
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 FORMS: dict[Mode, dict[str, bool]] = {
@@ -250,8 +252,11 @@ async def test_run_and_until_and_while_executing_have_one_slot(job) -> None:
         assert await job.try_run(waiting=0) is None
 
 
+@timed
 @pytest.mark.parametrize("room", [1, 2, 5])
-async def test_so_many_wait_and_all_of_them_run(job, session, room) -> None:
+async def test_so_many_wait_and_all_of_them_run(session, room) -> None:
+    """Those that wait are counted as long as they live: a machine that stands still lets in some more."""
+    job = UniqueJob(session, "a")
     async with job.run(waiting=room):
         tries = [asyncio.create_task(job.try_run(waiting=room)) for _ in range(room + 3)]
         done, waiting = await asyncio.wait(tries, timeout=0.2)
@@ -477,7 +482,15 @@ def test_all_keys_of_a_job_share_a_slot(name) -> None:
         key_slot(key)
         for ticket_run in (None, ticket.to_run())
         for key in JobSteps(
-            "p", name, limit=1, waiting=1, ticket_run=ticket_run, retention_ms=1, session="s", caller="c"
+            "p",
+            name,
+            limit=1,
+            waiting=1,
+            ticket_run=ticket_run,
+            retention_ms=1,
+            session="s",
+            known_ms=1,
+            caller="c",
         )._keys
     }
     assert len(slots) == 1

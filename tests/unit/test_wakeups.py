@@ -11,12 +11,15 @@ import redis.exceptions as driver
 
 from aiolocks.transport import faults
 from aiolocks.transport.commands.listening import trial
-from aiolocks.transport.hearing import Wakeups
-from aiolocks.transport.request import Command
+from aiolocks.transport.hearing import Wakeups, confirms
+from aiolocks.transport.request import Request
 
 MOVED = driver.MovedError("1 127.0.0.1:7000")
 ASK = driver.AskError("1 127.0.0.1:7000")
 DOWN = driver.ClusterDownError("CLUSTERDOWN The cluster is down")
+DENIED = driver.NoPermissionError("User has no permissions to run the 'ssubscribe' command")
+FULL = driver.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+UNKNOWN = driver.ResponseError("unknown command 'SSUBSCRIBE'")
 
 
 class Node:
@@ -37,7 +40,7 @@ class Node:
     async def begin(self) -> None:
         await self.wakeups.begin(self._ask, protocol=3, database=0)
 
-    def _trial(self, turned_away: Collection[bytes]) -> Command[int] | None:
+    def _trial(self, turned_away: Collection[bytes]) -> Request[int] | None:
         if len(turned_away) == self.slots:
             return None
         self.tried.append(len(turned_away))
@@ -126,3 +129,115 @@ async def test_a_push_may_come_before_the_first_way_is_chosen() -> None:
     await wakeups.begin(ask, protocol=3, database=0)
 
     assert set(told) == {("tracking", None)}
+
+
+# -- slots that leave
+
+BELL = b"aiolocks:lock.bell.x:{a}"
+BESIDE = b"aiolocks:lock.bell.y:{a}"
+
+
+class Listening(Node):
+    """A node that is listened to; what it is asked before bells are hung up."""
+
+    def __init__(self, *, refuses: Exception | None = None) -> None:
+        super().__init__(None)
+        self.rung: list[Any] = []
+        self.refuses = refuses
+        self.wakeups = Wakeups(
+            "keyspace",
+            trial=self._trial,
+            turned_away=lambda bell, _: self.told.append(bell),
+            on_rung=lambda _, bells: self.rung.append(bells),
+        )
+
+    def _ask(self, *words: Any) -> asyncio.Future[Any]:
+        if words[0] == "SSUBSCRIBE" and self.refuses is not None:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            answer.set_exception(self.refuses)
+            return answer
+        return super()._ask(*words)
+
+    def arm(self, *bells: bytes) -> list[Any]:
+        return [words[0] for words in self.wakeups.before_arming(bells)]
+
+    def watches(self, *bells: bytes) -> bytes:
+        (words,) = [words for words in self.wakeups.before_arming(bells) if words[0] == "SSUBSCRIBE"]
+        channel = words[1]
+        assert isinstance(channel, bytes)
+        return channel
+
+
+async def listening(**how: Any) -> Listening:
+    node = Listening(**how)
+    await node.begin()
+    assert node.wakeups.hears
+    return node
+
+
+async def test_one_channel_tells_of_all_bells_in_a_slot() -> None:
+    node = await listening()
+    channel = node.watches(BELL, BESIDE)
+    assert channel == b"__keyspace@0__:probe 0{a}"
+    assert node.arm(BELL) == []
+    node.wakeups.pushed([b"sunsubscribe", channel, 0])
+    assert [set(bells) for bells in node.rung] == [{BELL, BESIDE}]
+    assert node.arm(BELL) == ["SSUBSCRIBE"]  # where it comes back
+    for push in ([b"sunsubscribe"], [b"sunsubscribe", None, 0], [b"sunsubscribe", b"news", 0]):
+        node.wakeups.pushed(push)
+    assert len(node.rung) == 1
+
+
+async def test_the_last_bell_of_a_slot_ends_its_channel() -> None:
+    node = await listening()
+    channel = node.watches(BELL, BESIDE)
+    assert [words[0] for words in node.wakeups.after(BELL)] == ["UNSUBSCRIBE"]
+    *_, end = node.wakeups.after(BESIDE)
+    assert end[:2] == ("SUNSUBSCRIBE", channel)
+    node.wakeups.pushed([b"sunsubscribe", channel, 0])
+    assert not node.rung
+    # A slot may leave while the request is on its way, which is then refused: its push is no reply.
+    assert not confirms([b"sunsubscribe", channel, 0], end)
+    assert confirms([b"sunsubscribe", end[-1], 0], end)
+
+
+@pytest.mark.parametrize(("refusal", "looks"), [(MOVED, True), (DOWN, False), (FULL, False), (DENIED, False)])
+async def test_a_slot_that_had_left_before_is_one_that_leaves(refusal: Exception, looks: bool) -> None:
+    node = await listening()
+    channel = node.watches(BELL)
+    node.wakeups.refused(("SSUBSCRIBE", channel), refusal)
+    assert node.rung == ([(BELL,)] if looks else [])
+    # What is denied is not asked for again and again.
+    assert node.arm(BELL) == ([] if refusal is DENIED else ["SSUBSCRIBE"])
+    node.wakeups.refused(("SUBSCRIBE", b"__keyspace@0__:" + BELL), MOVED)
+    assert len(node.rung) == looks
+
+
+@pytest.mark.parametrize("refusal", [DENIED, UNKNOWN, MOVED], ids=["denied", "unknown", "moved"])
+async def test_where_the_server_has_no_such_channels_bells_are_heard_all_the_same(refusal: Exception) -> None:
+    node = await listening(refuses=refusal)
+    assert node.arm(BELL) == (["SSUBSCRIBE", "SUBSCRIBE"] if refusal is MOVED else ["SUBSCRIBE"])
+    assert [words[0] for words in node.wakeups.after(BELL)][:1] == ["UNSUBSCRIBE"]
+
+
+async def test_a_bell_in_no_slot_that_a_tag_names_is_heard_all_the_same() -> None:
+    node = await listening()
+    assert node.arm(b"a{}b") == ["SUBSCRIBE"]
+
+
+async def test_on_one_server_no_slot_is_watched() -> None:
+    wakeups = Wakeups("keyspace", trial=lambda _: trial(b"probe 0"), on_rung=lambda _, __: None)
+    asked: list[Any] = []
+
+    def ask(*words: Any) -> asyncio.Future[Any]:
+        asked.append(words[0])
+        answer = asyncio.get_running_loop().create_future()
+        if words[0] == "EVAL":
+            wakeups.pushed([b"message", b"__keyspace@0__:probe 0", b"del"])
+        answer.set_result(b"OK")
+        return answer
+
+    await wakeups.begin(ask, protocol=3, database=0)
+    assert asked == ["SUBSCRIBE", "EVAL", "DEL"]
+    assert [words[0] for words in wakeups.before_arming([BELL])] == ["SUBSCRIBE"]
+    assert [words[0] for words in wakeups.after(BELL)] == ["UNSUBSCRIBE"]

@@ -57,7 +57,7 @@ async def test_each_is_renewed_on_time_among_others(offline, transport) -> None:
         await Lock(offline, f"{ttl}", ttl=ttl).acquire()
     await asyncio.sleep(60)
 
-    renewed = [call.command.args[1] for call in transport.sent if call.command.script.name == "lock_renew"]
+    renewed = [call.args[1] for call in transport.sent if call.script.name == "lock_renew"]
     for ttl, least in ((3, 60), (6, 30), (30, 6)):
         assert least <= renewed.count(ttl * 1000) <= least * 1.15
     assert renewed.count(300_000) == 0
@@ -71,9 +71,7 @@ async def test_what_was_forgotten_is_never_tended_again(offline, transport) -> N
 
     assert len(offline._engine.watchdog) == 2
     # Those that are due at the same moment are renewed by one request.
-    said = [
-        word for call in transport.sent if "renew" in call.command.script.name for word in call.command.args
-    ]
+    said = [word for call in transport.sent if "renew" in call.script.name for word in call.args]
     assert [lease._possession.claim.token in said for lease in leases] == [True, False, True]
 
 
@@ -88,12 +86,12 @@ async def test_without_anything_to_watch_the_timer_runs_out(offline, transport) 
     assert timers_of(offline._engine.watchdog) == []
 
 
-async def test_the_heap_stays_compact_over_ten_thousand_leases(offline, transport) -> None:
+async def test_the_heap_stays_compact_over_thousands_of_leases(offline, transport) -> None:
     transport.answer = generous
     lock = Lock(offline, "name")
     kept = await Lock(offline, "kept").acquire()
     longest = 0
-    for _ in range(10_000):
+    for _ in range(2_000):
         await (await lock.acquire()).release()
         longest = max(longest, len(offline._engine.watchdog._heap))
 
@@ -101,10 +99,10 @@ async def test_the_heap_stays_compact_over_ten_thousand_leases(offline, transpor
     await kept.release()
 
 
-async def test_the_heap_stays_compact_over_ten_thousand_renewals(offline, transport) -> None:
+async def test_the_heap_stays_compact_over_thousands_of_renewals(offline, transport) -> None:
     transport.answer = generous
     lease = await Lock(offline, "name").acquire()
-    for _ in range(10_000):
+    for _ in range(2_000):
         await lease.extend()
 
     assert len(offline._engine.watchdog._heap) <= 2 * 1 + 64

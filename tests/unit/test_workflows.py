@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.docs.markdown import read
+from tests.docs.test_site import BUILD
 
 ROOT = Path(__file__).parents[2]
 HIDDEN = ROOT / ".github"
@@ -42,9 +43,10 @@ def test_they_run_the_line_of_the_readme_and_ci_run() -> None:
 
 def test_they_build_the_site_as_ci_run_does() -> None:
     builds = [step for step in steps("docs", "build") if "mkdocs build" in step.get("run", "")]
-    (line,) = [line for line in (ROOT / ".ci/run").read_text().splitlines() if "mkdocs build" in line]
+    assert builds[0]["run"] == f".venv/bin/{' '.join(BUILD)} site"
+    (line,) = [line for line in (ROOT / ".ci/run").read_text().splitlines() if "test_site.py" in line]
     (variable,) = builds[0]["env"].items()
-    assert f"{'='.join(variable)} beside {builds[0]['run']}" == line.replace('"$copy/site"', "site")
+    assert line.startswith(f"{'='.join(variable)} beside .venv/bin/python -m pytest ")
 
 
 def test_the_matrix_has_what_is_promised() -> None:

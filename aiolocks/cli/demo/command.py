@@ -14,6 +14,7 @@ import click
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from ..._tasks import empty_context, spawn
 from ..exits import AMISS, NO_SERVER, CommandError, ended_by_signal, of_signal
 from ..server import EMBEDDED, connected, redis_option
 from .acts import ACTS, PATIENCE, WORKERS, Act
@@ -68,8 +69,8 @@ def demo(*, as_json: bool, url: str) -> None:
 async def _perform(url: str, say: Callable[[str], None]) -> list[Act]:
     """All acts. A signal ends them, and then no worker, server or key is left."""
     ended = ended_by_signal()
-    playing = asyncio.create_task(_play(url, say))
-    ended.add_done_callback(lambda _: playing.cancel())
+    playing = spawn(asyncio.get_running_loop(), _play(url, say), name="aiolocks-demo", context=None)
+    ended.add_done_callback(lambda _: playing.cancel(), context=empty_context())
     try:
         return await asyncio.wait_for(playing, PATIENCE)
     except asyncio.CancelledError:

@@ -23,6 +23,7 @@ from typing import Any, cast
 from redis.asyncio import Redis
 
 from ... import FencedRegister, Lock, LockLostError, Session, StaleFenceError
+from ..._tasks import spawn
 from ..exits import AMISS, CommandError
 from ..server import PREFIX_VARIABLE, VARIABLE, open_client
 
@@ -118,7 +119,9 @@ async def _hold(
                 # As a long computation: the event loop does not run, and nothing here sees that time passes.
                 sys.stdin.readline()
                 # A task of its own: the request is sent and answered although the body is cancelled.
-                late_write = asyncio.create_task(register.write("late", lease.fencing_token))
+                write = register.write("late", lease.fencing_token)
+                loop = asyncio.get_running_loop()
+                late_write = spawn(loop, write, name="late write", context=None)
             await asyncio.sleep(seconds)
     except LockLostError as error:
         lost = f"LockLostError: {error}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import AsyncGenerator, Sequence
 from importlib import resources
@@ -13,8 +12,9 @@ from redis.exceptions import MovedError, NoPermissionError, NoScriptError, Respo
 
 from ...transport.commands.family import families, kinds
 from ...transport.keys import ANY_KEY, key, parse, prefix_of
-from .facts import ask, text
+from .facts import ClosesError, ask, text
 from .findings import Finding, Level
+from .refusals import mend, trouble, trouble_of
 
 _ATTEMPTS: Final = {
     word: f"{word} {rest}".rstrip()
@@ -82,14 +82,12 @@ _ROLES: Final = {"": ":*", "fence": ".fence:*", "queue": ".queue:*", "bell.x": "
 """The keys beside a lock, and the end of the pattern that allows them."""
 _SCANNING: Final = 1.0
 """Seconds in which the keys of a server are looked through for prefixes; of very many, some are not seen."""
-_MISSING: Final = re.compile(r"unknown.*command", re.IGNORECASE)
-_DENIED: Final = re.compile(r"can't run this command|ACL failure|no permissions|NOPERM")
 
 
 async def allowed(client: Redis, *, prefix: str, name: str, user: str) -> AsyncGenerator[Finding, None]:
     """The rights that this user lacks, with the ACL rule that allows each. The name is nobody's."""
     grant = f"ACL SETUSER {user}"
-    scripts = await _scripts(client, grant)
+    scripts = await _scripts(client, key(prefix, "lock", name), grant)
     yield scripts
     if scripts.level is Level.ERROR:
         return
@@ -103,20 +101,25 @@ async def allowed(client: Redis, *, prefix: str, name: str, user: str) -> AsyncG
         yield shared
 
 
-async def _scripts(client: Redis, grant: str) -> Finding:
+async def _scripts(client: Redis, probe: bytes, grant: str) -> Finding:
     troubles: dict[str, str] = {}
-    for word, rest in {"eval": ("return 1", 0), "evalsha": ("0" * 40, 0)}.items():
+    for word, script in {"eval": "return 1", "evalsha": "0" * 40}.items():
         try:
-            await ask(client, word.upper(), *rest)
+            try:
+                await ask(client, word.upper(), script, 0)
+            except ClosesError:  # a proxy that needs a key to know the server
+                await ask(client, word.upper(), script, 1, probe)
         except NoScriptError:
             pass
         except ResponseError as error:
-            troubles[word] = _why(error)
+            if not (why := trouble_of(error)):
+                raise  # it serves nobody now
+            troubles[word] = why
     if not troubles:
         return Finding(Level.OK, "scripts", "the server runs Lua scripts for this user")
     says = "; ".join(f"{word}: {why}" for word, why in troubles.items())
     return Finding(
-        Level.ERROR, "scripts", f"every request of a lock is a script, and {says}", _mend(troubles, grant)
+        Level.ERROR, "scripts", f"every request of a lock is a script, and {says}", mend(troubles, grant)
     )
 
 
@@ -147,12 +150,12 @@ async def _words(client: Redis, probe: bytes, grant: str) -> list[Finding]:
     script = resources.files(__package__ or "").joinpath("words.lua").read_text()
     said: list[Any] = await ask(client, "EVAL", script, 1, probe, *_ATTEMPTS.values())
     answers = zip(_ATTEMPTS, map(text, said), strict=True)
-    troubles = {word: why for word, answer in answers if (why := _trouble(answer))}
+    troubles = {word: why for word, answer in answers if (why := trouble(answer))}
     found: list[Finding] = []
     if refused := {word: troubles[word] for word in LOCK if word in troubles}:
         says = "; ".join(f"{word}: {why}" for word, why in refused.items())
         found.append(
-            Finding(Level.ERROR, "commands", f"the scripts of a Lock need {says}", _mend(refused, grant))
+            Finding(Level.ERROR, "commands", f"the scripts of a Lock need {says}", mend(refused, grant))
         )
     else:
         found.append(Finding(Level.OK, "commands", "the scripts of a Lock may call all that they need"))
@@ -160,7 +163,7 @@ async def _words(client: Redis, probe: bytes, grant: str) -> list[Finding]:
         lacking = ", ".join(
             what for what, words in others().items() if any(word in refused for word in words)
         )
-        found.append(Finding(Level.NOTE, "kinds", f"the user cannot use {lacking}", _mend(refused, grant)))
+        found.append(Finding(Level.NOTE, "kinds", f"the user cannot use {lacking}", mend(refused, grant)))
     else:
         found.append(Finding(Level.OK, "kinds", "the scripts of all other kinds may call all that they need"))
     return found
@@ -172,7 +175,7 @@ async def _connection(client: Redis, grant: str) -> Finding:
         try:
             await ask(client, *words)
         except ResponseError as error:
-            if why := _trouble(str(error)) or ("denied" if isinstance(error, NoPermissionError) else ""):
+            if why := trouble_of(error):
                 troubles[word] = why
     if not troubles:
         return Finding(
@@ -183,7 +186,7 @@ async def _connection(client: Redis, grant: str) -> Finding:
         Level.NOTE,
         "reconnecting",
         f"a request that is late when a connection breaks may hold a lock for a ttl ({says})",
-        f"{_mend(troubles, grant)}, where this user may close connections of others",
+        f"{mend(troubles, grant)}, where this user may close connections of others",
     )
 
 
@@ -215,32 +218,3 @@ async def _prefixes(client: Redis, prefix: str) -> Finding | None:
     return Finding(
         Level.WARNING, "prefixes", says, "choose prefixes that do not begin with another one and a colon"
     )
-
-
-def _trouble(text: str) -> str:
-    """Why the server does not run a command at all; empty where it does."""
-    if _MISSING.search(text):
-        return _GONE
-    return _REFUSED if _DENIED.search(text) else ""
-
-
-def _why(error: ResponseError) -> str:
-    why = _REFUSED if isinstance(error, NoPermissionError) else _trouble(str(error))
-    if not why:
-        raise error  # it serves nobody now
-    return why
-
-
-_GONE: Final = "unknown to the server"
-_REFUSED: Final = "denied to this user"
-
-
-def _mend(troubles: dict[str, str], grant: str) -> str:
-    renamed = [word for word, why in troubles.items() if why == _GONE]
-    rules = [word for word in troubles if word not in renamed]
-    lines = [f"{grant} {' '.join(f'+{word}' for word in rules)}"] if rules else []
-    if renamed:
-        lines.append(
-            f"remove rename-command {', '.join(word.upper() for word in renamed)} from its configuration"
-        )
-    return "; ".join(lines)

@@ -37,12 +37,19 @@ class Facts:
         settings: Some fields of CONFIG GET; empty where that is denied.
         ahead: Seconds that the server's clock is ahead of this machine's; None where TIME is denied.
         uncertain: Seconds by which `ahead` may be wrong: half of the round trip.
+        refused: The questions that were refused, as an ACL names them, with the error.
     """
 
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     ahead: float | None = None
     uncertain: float = 0.0
+    refused: Mapping[str, ResponseError] = field(default_factory=dict[str, ResponseError])
+
+    @property
+    def closes(self) -> bool:
+        """Whether the connection was closed on one of the questions."""
+        return any(isinstance(error, ClosesError) for error in self.refused.values())
 
     def number(self, name: str) -> int:
         """A field of INFO that is a number; 0 where it is not there."""
@@ -50,13 +57,40 @@ class Facts:
         return value if isinstance(value, int) else 0
 
 
+@final
+class ClosesError(ResponseError):
+    """The server, or a proxy before it, closes the connection on a command, and serves otherwise."""
+
+
 async def ask(client: Redis | RedisCluster, *words: str | bytes | int) -> Any:
     """The reply to one command.
 
     Raises:
+        ClosesError: The connection was closed twice behind it.
         ResponseError: The server refuses it.
         CommandError: The server has gone away, or does not answer.
     """
+    try:
+        return await _ask(client, *words)
+    except _ClosedError as error:
+        gone = error
+    try:
+        await _ask(client, "PING")
+        return await _ask(client, *words)
+    except _ClosedError as error:
+        if "PING" in (words[0], error.word):
+            raise gone from None
+    raise ClosesError(f"the connection is closed on {words[0]!s}")
+
+
+@final
+class _ClosedError(CommandError):
+    def __init__(self, error: Exception, word: str) -> None:
+        super().__init__(f"the server has gone away: {error}", NO_SERVER)
+        self.word = word
+
+
+async def _ask(client: Redis | RedisCluster, *words: str | bytes | int) -> Any:
     driver: Any = client  # its `execute_command` is hardly typed
     try:
         async with asyncio.timeout(PATIENCE):
@@ -68,30 +102,33 @@ async def ask(client: Redis | RedisCluster, *words: str | bytes | int) -> Any:
     except BusyLoadingError as error:  # which is a connection error there
         raise ResponseError(str(error)) from None
     except (NoConnectionError, OSError) as error:
-        raise CommandError(f"the server has gone away: {error}", NO_SERVER) from None
+        raise _ClosedError(error, str(words[0])) from None
 
 
 async def learn(client: Redis) -> Facts:
-    """Asks the server; a denial leaves the answer out."""
+    """Asks the server; a refusal leaves the answer out."""
+    refused: dict[str, ResponseError] = {}
+    info: dict[str, Any] = {}
     try:
-        info: dict[str, Any] = await ask(client, "INFO")
-    except ResponseError:
-        info = {}
+        info = await ask(client, "INFO")
+    except ResponseError as error:
+        refused["info"] = error
     settings: dict[str, str] = {}
     try:
         for name in _SETTINGS:
             reply: Mapping[Any, Any] = await ask(client, "CONFIG GET", name)
             settings |= {text(field): text(value) for field, value in reply.items()}
-    except ResponseError:
-        settings = {}
+    except ResponseError as error:
+        settings, refused["config|get"] = {}, error
     try:
         before = time.time()
         seconds, microseconds = await ask(client, "TIME")
         after = time.time()
-    except ResponseError:
-        return Facts(info=info, settings=settings)
+    except ResponseError as error:
+        refused["time"] = error
+        return Facts(info=info, settings=settings, refused=refused)
     ahead = seconds + microseconds / 1e6 - (before + after) / 2
-    return Facts(info=info, settings=settings, ahead=ahead, uncertain=(after - before) / 2)
+    return Facts(info=info, settings=settings, ahead=ahead, uncertain=(after - before) / 2, refused=refused)
 
 
 def text(value: Any) -> str:

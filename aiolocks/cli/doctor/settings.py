@@ -8,8 +8,11 @@ from typing import Final
 
 from .facts import Facts
 from .findings import Finding, Level
+from .refusals import CLOSED, UNKNOWN, mend, trouble_of
 
 OLDEST: Final = (6, 2)
+_OTHERS: Final = {"Valkey": "valkey_version", "Redict": "redict_version"}
+"""Servers that began as a copy of Redis, and the field of INFO that names their own version."""
 _CLOCKS: Final = 1.0
 """Seconds by which the clocks of a server and of this machine may differ."""
 _NEARLY: Final = 0.9
@@ -23,8 +26,8 @@ def about(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Level.NOTE,
             "info",
-            "the user may not ask with INFO, so version, role, memory and replicas are not known",
-            "run the doctor as an administrator, or: ACL SETUSER <user> +info",
+            f"INFO is {_refused(facts, 'info')}, so version, role, memory and replicas are not known",
+            _mended(facts, "info"),
         )
     else:
         for check in _OF_INFO:
@@ -35,18 +38,31 @@ def about(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Level.NOTE,
             "settings",
-            "the user may not read settings with CONFIG GET, so some of them were not checked",
-            "run the doctor as an administrator, or: ACL SETUSER <user> +config|get",
+            f"CONFIG GET is {_refused(facts, 'config|get')}, so some settings were not checked",
+            _mended(facts, "config|get"),
         )
     if facts.ahead is not None:
         yield _clock(facts)
 
 
+def _refused(facts: Facts, word: str) -> str:
+    """Why a question was refused."""
+    error = facts.refused.get(word)
+    return (error and trouble_of(error)) or "refused"
+
+
+def _mended(facts: Facts, word: str) -> str:
+    why = _refused(facts, word)
+    administrator = "run the doctor as an administrator, or: " if why not in (UNKNOWN, CLOSED) else ""
+    return administrator + mend({word: why}, "ACL SETUSER <user>")
+
+
 def _version(facts: Facts) -> Finding:
     said = str(facts.info.get("redis_version", ""))
     name = "Redis"
-    if valkey := facts.info.get("valkey_version"):
-        name, said = "Valkey", str(valkey)
+    for other, field in _OTHERS.items():  # they say which Redis they can stand in for, too
+        if own := facts.info.get(field):
+            name, said = other, str(own)
     numbers = tuple(int(number) for number in re.findall(r"\d+", said)[:2])
     if not numbers or numbers >= OLDEST:
         return Finding(Level.OK, "version", f"{name} {said or 'of an unknown version'}")
@@ -131,11 +147,16 @@ def _persistence(facts: Facts) -> Finding:
     how = facts.settings.get("appendfsync", "")
     if how in ("", "always"):
         return Finding(Level.OK, "persistence", "the server writes each lock to its append-only file")
-    lost = "the last second" if how == "everysec" else "what the system had not yet written"
+    lost = "a crash of the machine loses the locks of what the system had not yet written"
+    if how == "everysec":
+        lost = (
+            "a crash of the machine loses the locks of the last second; where the disk is slow, the end of "
+            "the process alone, too, and of more than a second"
+        )
     return Finding(
         Level.NOTE,
         "persistence",
-        f"appendfsync is {how}: a crash of the machine loses the locks of {lost}",
+        f"appendfsync is {how}: {lost}",
         "CONFIG SET appendfsync always (an acquire waits for the disk)",
     )
 

@@ -21,6 +21,7 @@ from ..server import Server
 from . import access, settings, trial
 from .facts import Facts, ask, learn, text
 from .findings import Finding, Level, any_error
+from .refusals import mend, trouble_of
 
 _ENOUGH: Final = 3
 """Sentinels that outlive the loss of one of them."""
@@ -67,6 +68,7 @@ async def _whole(
             if wakeup == "keyspace":
                 findings.append(trial.keyspace(facts))
             findings.append(await _trial(client, findings, prefix, name, wakeup))
+            findings += await _names(client, prefix)
     for finding in findings:
         yield finding
 
@@ -89,6 +91,11 @@ async def _trial(
         return trial.NOT_MADE
     explained = any_error(before)
     return await trial.tried(client, prefix=prefix, name=name, wakeup=wakeup, explained=explained)
+
+
+async def _names(client: Redis | RedisCluster, prefix: str) -> list[Finding]:
+    finding = await trial.twin_names(client, prefix)
+    return [] if finding is None else [finding]
 
 
 def _name() -> str:
@@ -123,6 +130,7 @@ async def _cluster(server: Server, prefix: str, wakeup: str) -> AsyncGenerator[F
             looked = _replica(server.target, address)
         findings += [found async for found in _of_node(address, looked)]
     findings.append(await _trial(client, findings, prefix, _name(), wakeup))
+    findings += await _names(client, prefix)
     for finding in findings:
         yield finding
 
@@ -132,8 +140,9 @@ async def _whole_cluster(client: RedisCluster) -> AsyncGenerator[Finding, None]:
     try:
         info: Mapping[str, Any] = await ask(client, "CLUSTER INFO")
     except ResponseError as error:
-        said = f"the user may not ask for the state of the cluster ({error})"
-        yield Finding(Level.NOTE, "cluster", said, "ACL SETUSER <user> +cluster|info")
+        why = trouble_of(error)
+        said = f"the state of the cluster is not known: CLUSTER INFO is {why or f'refused ({error})'}"
+        yield Finding(Level.NOTE, "cluster", said, mend({"cluster|info": why}, "ACL SETUSER <user>"))
     else:
         yield _state(info)
     masters, replicas = len(client.get_primaries()), len(client.get_replicas())

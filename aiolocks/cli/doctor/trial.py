@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
@@ -11,6 +11,9 @@ from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
 from ... import Backoff, ConfigurationError, Lock, LockError, LockEvent, Session
+from ..._tasks import spawn
+from ...inspect.twins import in_words, twins_in_use
+from ...lock.sources import engine_of
 from ...transport import Dialect
 from ...transport.driver import RawConnection
 from ...transport.faults import CONNECTING
@@ -18,9 +21,11 @@ from ...transport.keys import key
 from ..exits import NO_SERVER, CommandError
 from .facts import PATIENCE, Facts, ask
 from .findings import Finding, Level
+from .refusals import DENIED, mend, trouble_of
 
 _TTL: Final = 5.0
 _SHORT: Final = 0.5
+_FEW: Final = 3
 _KEYSPACE: Final = "notify-keyspace-events"
 _REASONS: Final = {
     "maxmemory": "CONFIG SET maxmemory <more>, or remove keys that are not needed",
@@ -57,7 +62,17 @@ async def pushes(client: Redis, facts: Facts, *, user: str) -> AsyncGenerator[Fi
         user: The name by which the server knows the user.
     """
     try:
-        if why := await _no_resp3(client):
+        dialect = await _learned(client, closes=facts.closes)
+        if dialect.unasked:
+            yield Finding(
+                Level.NOTE,
+                "questions",
+                f"the server, or a proxy before it, closes the connection on {', '.join(dialect.unasked)}: a "
+                "session connects again and does without",
+                "let the proxy pass them; without CLIENT INFO, INFO and CLIENT KILL, a request that is late "
+                "when a connection breaks may hold a lock for a ttl",
+            )
+        if why := dialect.why:
             yield Finding(
                 Level.WARNING,
                 "resp3",
@@ -66,22 +81,22 @@ async def pushes(client: Redis, facts: Facts, *, user: str) -> AsyncGenerator[Fi
             )
             return
         yield Finding(Level.OK, "resp3", "the server speaks RESP3")
-        denied: list[str] = []
+        refused: dict[str, str] = {}
         for words in (("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"), ("CLIENT", "CACHING", "YES")):
             try:
                 await ask(client, *words)
             except ResponseError as error:
                 # CACHING says that it needs TRACKING, where only that is denied.
-                if words[1] == "TRACKING" or "permission" in str(error):
-                    denied.append(f"client|{words[1].lower()}")
-        if denied:
+                if words[1] == "TRACKING" or trouble_of(error) == DENIED:
+                    refused[f"client|{words[1].lower()}"] = trouble_of(error)
+        if refused:
             # Keyspace notifications may serve in its place: the trial shows it.
             yield Finding(
                 Level.NOTE,
                 "tracking",
-                f"{' and '.join(denied)} is refused, so waiters are not woken by tracking",
-                f"ACL SETUSER {user} {' '.join(f'+{word}' for word in denied)}, where this user may see the "
-                "names of all keys that change",
+                f"{' and '.join(refused)} is refused, so waiters are not woken by tracking",
+                f"{mend(refused, f'ACL SETUSER {user}')}, where this user may see the names of all keys that "
+                "change",
             )
         else:
             yield Finding(Level.OK, "tracking", "the server tells waiters that it is their turn")
@@ -90,19 +105,27 @@ async def pushes(client: Redis, facts: Facts, *, user: str) -> AsyncGenerator[Fi
             await client.aclose()
 
 
-async def _no_resp3(client: Redis) -> str:
-    """Why a session would speak RESP2 here; empty where it speaks RESP3."""
+async def _learned(client: Redis, *, closes: bool) -> Dialect:
+    """What a session would find out here: why it speaks RESP2, and what it must not ask.
+
+    `closes`: a question has closed a connection, so that each is tried.
+    """
     dialect, pool = Dialect(), client.connection_pool
+
+    def open_raw(protocol: int, patience: float, named: bool) -> Coroutine[Any, Any, RawConnection]:  # noqa: FBT001
+        return RawConnection.open(pool, protocol=protocol, patience=patience, named=named)
+
     try:
         async with asyncio.timeout(3 * PATIENCE):
-            raw = await dialect.open(
-                lambda protocol, patience: RawConnection.open(pool, protocol=protocol, patience=patience),
-                label="the server",
-            )
+            raw = await dialect.open(open_raw, label="the server")
+            closes = closes or bool(dialect.unasked) or await raw.closes_on(("CLIENT", "INFO"), PATIENCE)
+            raw.abort()
+            if closes:
+                raw = await dialect.open_anew(open_raw, label="the server")
     except CONNECTING as error:
         raise CommandError(f"the server has gone away: {error}", NO_SERVER) from None
     raw.abort()
-    return dialect.why
+    return dialect
 
 
 def _cost(facts: Facts) -> str:
@@ -186,6 +209,24 @@ async def tried(
     )
 
 
+async def twin_names(client: Redis | RedisCluster, prefix: str) -> Finding | None:
+    """Names in use that stand as they are, and percent-encoded; None also where the user may not look."""
+    try:
+        async with Session(client, prefix=prefix, wakeup="poll", command_timeout=PATIENCE) as session:
+            found = await twins_in_use(engine_of(session))
+    except LockError:
+        return None
+    if not found:
+        return None
+    more = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
+    return Finding(
+        Level.WARNING,
+        "names",
+        f"{', '.join(in_words(found[:_FEW]))}{more}: two names that do not exclude each other",
+        "make names by one way: name_of(template, ...), lock.of(...), a decorator or Locked; no f-string",
+    )
+
+
 async def _hand_over(one: Session, other: Session, name: str, waiting: _Waiting) -> float:
     """Seconds from the release by one session to the grant to the other."""
     loop = asyncio.get_running_loop()
@@ -194,11 +235,11 @@ async def _hand_over(one: Session, other: Session, name: str, waiting: _Waiting)
     lease = await Lock(one, name, ttl=_TTL, blocking_timeout=PATIENCE).acquire()
     trip = loop.time() - began
     await lease.extend(_TTL)
-    waiter = asyncio.ensure_future(Lock(other, name, ttl=_TTL, blocking_timeout=2 * PATIENCE).acquire())
+    lock = Lock(other, name, ttl=_TTL, blocking_timeout=2 * PATIENCE)
+    waiter = spawn(loop, lock.acquire(), name="aiolocks-waits", context=None)
+    begun = spawn(loop, waiting.begun.wait(), name="aiolocks-begun", context=None)
     try:
-        await asyncio.wait(
-            {waiter, asyncio.ensure_future(waiting.begun.wait())}, return_when="FIRST_COMPLETED"
-        )
+        await asyncio.wait({waiter, begun}, return_when="FIRST_COMPLETED")
         await asyncio.sleep(0.02 + 4 * min(trip, 0.1))  # it listens by then
         began = loop.time()
         await lease.release()

@@ -19,8 +19,10 @@ from ... import LockInfo
 from ..._visible import in_line, visible
 from ...inspect.freeing import name_space
 from ...inspect.looking import literal_places, prefixes_in_use
+from ...inspect.twins import twins
 from ...lock.sources import engine_of
 from ...transport.commands.family import families, holdable
+from ..completing import kinds, names
 from ..exits import NOT_HELD, CommandError, say
 from ..server import prefix_option, redis_option
 from . import texts
@@ -32,6 +34,7 @@ from .shown import (
     document,
     duration,
     elsewhere,
+    in_two_forms,
     kept,
     kind_of,
     sentence,
@@ -51,12 +54,13 @@ json_option: Callable[[Any], Any] = click.option(
 kind_option: Callable[[Any], Any] = click.option(
     "--kind",
     metavar="KIND",
+    shell_complete=kinds,
     help="Only this kind: lock, fairlock, semaphore, rwlock …  [default: every kind]",
 )
 
 
 @click.command(help=texts.LS, short_help="List what is held, by whom, and how many wait.")
-@click.argument("pattern", default="*")
+@click.argument("pattern", default="*", shell_complete=names)
 @json_option
 @prefix_option
 @redis_option()
@@ -71,6 +75,8 @@ def ls(*, pattern: str, as_document: bool, prefix: str, url: str) -> None:
         print_table(infos)
     else:
         say(f"nothing is held or waited for: '{visible(pattern)}' under the prefix '{visible(prefix)}'")
+    if not as_document and (found := twins({(info.kind, info.name) for info in infos})):
+        say(in_two_forms(found))
     if others:
         say(elsewhere(others))
 
@@ -94,7 +100,7 @@ def prefixes(*, as_document: bool, url: str) -> None:
 
 
 @click.command(help=texts.SHOW, short_help="Show who holds a lock, in full.")
-@click.argument("name")
+@click.argument("name", shell_complete=names)
 @kind_option
 @json_option
 @prefix_option
@@ -113,7 +119,7 @@ def show(*, name: str, kind: str | None, as_document: bool, prefix: str, url: st
 
 
 @click.command(help=texts.RELEASE, short_help="Free a lock from its holder.")
-@click.argument("name")
+@click.argument("name", shell_complete=names)
 @click.option("--force", is_flag=True, help="Do it. Without, the command only says what it would free.")
 @kind_option
 @json_option
@@ -129,6 +135,10 @@ def release(*, name: str, force: bool, kind: str | None, as_document: bool, pref
         raise CommandError(_nobody(name, prefix), NOT_HELD)
     if not force:
         would = "; ".join(map(sentence, infos))
+        if kind == "ratelimit":
+            raise CommandError(
+                f"--force would fill the bucket of {would}: more requests go on than it allows", 2
+            )
         raise CommandError(f"--force would free {would}: its holder may still be at work", 2)
     if not as_document:
         for info in infos:
@@ -136,7 +146,7 @@ def release(*, name: str, force: bool, kind: str | None, as_document: bool, pref
 
 
 @click.command(help=texts.TOP, short_help="Watch who holds what.")
-@click.argument("pattern", default="*")
+@click.argument("pattern", default="*", shell_complete=names)
 @click.option(
     "--interval", type=float, default=1, show_default=True, metavar="S",
     help="Seconds between two samples.",
@@ -202,7 +212,8 @@ async def _release(url: str, prefix: str, name: str, kind: str | None, *, force:
             return await session.force_release(name, kind=kind, by=_operator())
         found = await session.inspect(glob.escape(name))
     wanted = holdable() if kind is None else (kind,)
-    return [info for info in found if stands(info) and info.kind in wanted]
+    # A rate limit that is not full can be filled.
+    return [info for info in found if info.kind in wanted and (stands(info) or info.kind == "ratelimit")]
 
 
 def _operator() -> str | None:
@@ -213,17 +224,26 @@ def _operator() -> str | None:
         return None
 
 
+def _taken(info: LockInfo) -> int:
+    """The permits of a semaphore that are held."""
+    return sum(holder.permits or 1 for holder in info.holders)
+
+
 def _in_full(info: LockInfo, further: Facts) -> str:
     """All that is known of it, a fact a line; at the end these."""
     encoding = sys.stdout.encoding
-    value = f", {info.value} in all" if info.kind == "semaphore" else ""
+    permits = f"{_taken(info)} of {info.value or '?'} held, " if info.kind == "semaphore" else ""
     kind = kind_of(info, info.holders[0] if info.holders else None)
-    shown = [f"{visible(kind, encoding)} '{visible(info.name, encoding)}': {info.waiters} waiting{value}"]
+    what = f"{visible(kind, encoding)} '{visible(info.name, encoding)}'"
+    shown = [f"{what}: {permits}{info.waiters} waiting"]
     if info.problem:
         shown.append(f"  problem         {in_line(info.problem)}")
     if info.kept_until is not None:
-        shown.append(f"  nobody holds it {kept(info)}, {duration(info.kept_for)} more")
-    for holder in info.holders:
+        subject = "" if info.kind == "ratelimit" else "nobody holds it "
+        shown.append(f"  {subject}{kept(info)}, {duration(info.kept_for)} more")
+    for number, holder in enumerate(info.holders):
+        if number:
+            shown.append("")
         known = {
             "holder": holder.lease_id,
             "host": holder.host,
@@ -242,6 +262,8 @@ def _in_full(info: LockInfo, further: Facts) -> str:
         ]
         if holds := details(LockInfo(kind=info.kind, name="", value=info.value), holder, encoding):
             shown.append(f"  {'holds':<15} {holds}")
+    if len(info.holders) > 1 and (info.waiting or further):
+        shown.append("")
     if not info.holders and (
         stands_for := details(dataclasses.replace(info, problem="", kept_until=None), None)
     ):

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 
 from ... import TickRecord
 from ..._visible import visible
+from ..completing import names
 from ..exits import NOT_HELD, CommandError
 from ..numbers import WholeRange
 from ..server import prefix_option, redis_option
@@ -30,7 +31,7 @@ _RIGHT: Final = ("LATE", "TOOK", "RUN", "PID")
 
 
 @click.command(help=texts.SCHEDULE, short_help="Show the next tick of a schedule, and its last runs.")
-@click.argument("name")
+@click.argument("name", shell_complete=names)
 @click.option(
     "--limit", type=WholeRange(1, _MOST), default=20, show_default=True, metavar="N",
     help="How many runs are listed, the latest first.",
@@ -81,7 +82,7 @@ def _table(records: Sequence[TickRecord], encoding: str) -> Iterator[str]:
 
 def _cells(record: TickRecord, encoding: str) -> Iterator[str]:
     out_of_turn = record.due is None
-    skipped = record.outcome == "skipped"
+    skipped = record.outcome in ("skipped", "missed")
     yield when(record.due or record.began.replace(microsecond=0))
     late = None if record.due is None or skipped else (record.began - record.due).total_seconds()
     yield duration(late)

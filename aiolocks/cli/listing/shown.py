@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from ... import HolderInfo, LockInfo, WaiterInfo
 from ..._holders import interval
 from ..._visible import in_line, visible
+from ...inspect.twins import Twins, in_words
 
 _MOST_NAMED = 5
 """Prefixes that a hint names."""
@@ -40,7 +42,8 @@ def kept(info: LockInfo) -> str:
     if info.kept_until is None:
         return ""
     until = datetime.fromtimestamp(info.kept_until, UTC).astimezone()
-    return f"kept until {until.isoformat(sep=' ', timespec='seconds')}"
+    how = "taken" if info.kind == "ratelimit" else "kept"
+    return f"{how} until {until.isoformat(sep=' ', timespec='seconds')}"
 
 
 def kind_of(info: LockInfo, holder: HolderInfo | None) -> str:
@@ -74,6 +77,9 @@ def details(info: LockInfo, holder: HolderInfo | None, encoding: str = "utf-8") 
 def sentence(info: LockInfo, encoding: str = "utf-8") -> str:
     """One line about the holder: `lock 'job', held by worker-3 pid 4711 for 12.4 s`."""
     what = f"{kind_of(info, info.holders[0] if info.holders else None)} '{visible(info.name, encoding)}'"
+    if info.kind == "ratelimit" and not info.problem:
+        taken = f"taken for {duration(info.kept_for)}, " if info.kept_for is not None else ""
+        return f"{what} ({taken}{info.value} left, {info.waiters} waiting)"
     if not info.holders:
         why = in_line(info.problem) or kept(info)
         return f"{what} ({why})" if why else what
@@ -100,6 +106,13 @@ def elsewhere(others: dict[str, int]) -> str:
     where = f"prefix{'es' if len(others) > 1 else ''} {', '.join(some)}{rest}"
     number = sum(others.values())
     return f"{number} {'name' if number == 1 else 'names'} under the {where}: see them with --prefix"
+
+
+def in_two_forms(found: Sequence[Twins]) -> str:
+    """Says which names stand as they are, and percent-encoded."""
+    some = ", ".join(visible(one) for one in in_words(found[:_MOST_NAMED]))
+    rest = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f"{some}{rest}: two names that do not exclude each other; make both with name_of()"
 
 
 # -- for scripts

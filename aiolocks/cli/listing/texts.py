@@ -16,7 +16,8 @@ List what is held, by whom, for how long, and how many wait for it.
 PATTERN is a pattern of names, as in a shell: *, ? and […]. Without it, all names are listed. Each line is one
 holder; a lock with several holders has several lines. HOLDER is a short id of the lease, HELD is how long it
 has been held, and LEFT is how long it would last if its holder died now. After a !, the line says what is
-wrong with the keys of the name. Without --prefix, a line on stderr says if there are names under other
+wrong with the keys of the name. A line on stderr says if a name stands in two forms, as it is and
+percent-encoded, which do not exclude each other; and, without --prefix, if there are names under other
 prefixes.
 
 \b

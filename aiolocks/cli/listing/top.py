@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ... import BackendError, LockInfo
+from ..._tasks import spawn
 from ..._visible import visible
 from ...inspect.census import Census, rank
 from ...lock.sources import engine_of
@@ -51,7 +52,7 @@ async def watch(order: Order) -> int:
         if not ended.done():
             ended.set_result(_BY_KEY)
 
-    watching = asyncio.create_task(_show(order, typed))
+    watching = spawn(asyncio.get_running_loop(), _show(order, typed), name="aiolocks-top", context=None)
     either: list[asyncio.Future[Any]] = [ended, watching]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():

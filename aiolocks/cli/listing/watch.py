@@ -15,6 +15,7 @@ from ... import BackendError, HolderInfo, LockInfo, WaiterInfo
 from ..._infos import KindAndName
 from ...inspect.census import Census, Reading
 from ...lock.sources import engine_of
+from ..completing import names
 from ..numbers import SecondsRange
 from ..server import prefix_option, redis_option
 from . import texts
@@ -27,7 +28,7 @@ _LONGEST: Final = 3_600.0
 
 
 @click.command(help=texts.WATCH, short_help="Write holds and waits to a log, as lines of JSON.")
-@click.argument("pattern", default="*")
+@click.argument("pattern", default="*", shell_complete=names)
 @click.option(
     "--interval", type=SecondsRange(_SHORTEST, _LONGEST), default=1, show_default=True, metavar="S",
     help="Seconds between two samples.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import click
 
 from ... import BackendError, Leadership, Session, Term
+from ..._tasks import spawn
 from ..._visible import visible
 from ..exits import NO_SERVER, CommandError, of_signal, say
 from ..server import connected
@@ -55,7 +56,14 @@ class Candidate(InCharge):
             except ValueError as error:  # of an argument
                 raise click.UsageError(str(error), click.get_current_context()) from None
             async with session:
-                explaining = None if order.quiet else asyncio.create_task(self._explain(session, leadership))
+                explaining = None
+                if not order.quiet:
+                    explaining = spawn(
+                        asyncio.get_running_loop(),
+                        self._explain(session, leadership),
+                        name="aiolocks-explains",
+                        context=None,
+                    )
                 try:
                     status = await leadership.run(self._run)
                 except BackendError as error:
@@ -67,7 +75,8 @@ class Candidate(InCharge):
 
     async def _explain(self, session: Session, leadership: Leadership) -> None:
         """Names the leader for which this process waits."""
-        naming = asyncio.create_task(explain(session, "leadership", self._order.name))
+        explained = explain(session, "leadership", self._order.name)
+        naming = spawn(asyncio.get_running_loop(), explained, name="aiolocks-names", context=None)
         try:
             while not leadership.is_leader and not naming.done():
                 await asyncio.wait((naming,), timeout=0.1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...lock.options import SHORTEST_TTL
+from ..completing import names
 from ..exits import CommandError
 from ..numbers import SecondsRange
 from ..server import prefix_option, redis_option
@@ -66,7 +67,7 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 
 
 @click.command(cls=BehindDashes, help=_HELP, short_help="Run a command while a lock is held.")
-@click.argument("name")
+@click.argument("name", shell_complete=names)
 @click.option(
     "--ttl", type=SecondsRange(min=SHORTEST_TTL), default=30, show_default=True, metavar="S",
     help="Seconds after which the lock is free if this process dies, or is lost if Redis stays away.",

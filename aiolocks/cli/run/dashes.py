@@ -15,7 +15,10 @@ class BehindDashes(click.Command):
         """Keeps the words after the dashes."""
         at = args.index("--") if "--" in args else len(args)
         own, command = args[:at], args[at + 1 :]
-        if not command and not any(option in own for option in ctx.help_option_names):
+        asks_for_help = any(option in own for option in ctx.help_option_names)
+        if (
+            not command and not asks_for_help and not ctx.resilient_parsing
+        ):  # a shell completes half of a line
             message = f"COMMAND is missing: put it after two dashes: {ctx.info_name} NAME -- COMMAND…"
             raise click.UsageError(message, ctx)
         ctx.meta[__name__] = command

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -21,6 +22,7 @@ from ... import (
     LockTimeoutError,
     Session,
 )
+from ..._tasks import spawn
 from ..._visible import visible
 from ...kinds.schedule.dues import Dues
 from ...kinds.schedule.once import claim_nearest
@@ -33,6 +35,8 @@ from ..server import Server, connected
 from .charge import InCharge
 from .child import PART_OF_GRACE, Child, ensure_program, started
 from .waiting import described, explain
+
+T = TypeVar("T")
 
 _DUE: Final = "AIOLOCKS_DUE"
 
@@ -114,7 +118,8 @@ class Keeper(InCharge):
         kind: type[FairLock | Lock] = FairLock if order.fair else Lock
         explaining = None
         if not (order.quiet or order.steal):
-            explaining = asyncio.create_task(explain(session, kind.__name__.lower(), order.name))
+            explained = explain(session, kind.__name__.lower(), order.name)
+            explaining = _begun(explained, "aiolocks-explains")
         try:
             lock = kind(
                 session,
@@ -145,8 +150,8 @@ class Keeper(InCharge):
     async def _look_after(self, child: Child, lease: Lease) -> None:
         """Returns when it has ended, by itself or because the lock was lost, or ends within the grace."""
         patience = self._order.kill_after
-        finished = asyncio.create_task(child.finished(patience))
-        over = asyncio.create_task(self._wait_over(lease))
+        finished = _begun(child.finished(patience), "aiolocks-child")
+        over = _begun(self._wait_over(lease), "aiolocks-over")
         try:
             either: list[asyncio.Task[Any]] = [over, finished]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -167,13 +172,17 @@ class Keeper(InCharge):
 
     async def _wait_over(self, lease: Lease) -> None:
         """Returns when the lease is lost, or when its grace begins: it ends by then unless it is renewed."""
-        lost = asyncio.create_task(lease.wait_lost())
+        lost = _begun(lease.wait_lost(), "aiolocks-lost")
         try:
             # With a grace of at most half of its ttl, a lease that is renewed never has so little time left.
             while not lost.done() and (left := lease.remaining() - self._order.grace) > 0:
                 await asyncio.wait((lost,), timeout=min(left, _LOOK))
         finally:
             lost.cancel()
+
+
+def _begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    return spawn(asyncio.get_running_loop(), work, name=name, context=None)
 
 
 async def _claim_tick(session: Session, order: Order) -> Run | None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ...lock.options import SHORTEST_TTL
+from ..completing import names
 from ..exits import CommandError
 from ..numbers import SecondsRange
 from ..server import prefix_option, redis_option
@@ -47,7 +48,7 @@ Exit status: that of COMMAND (128 + n if it died of signal n), or
 
 
 @click.command(cls=BehindDashes, help=_HELP, short_help="Run a command while this process leads.")
-@click.argument("name")
+@click.argument("name", shell_complete=names)
 @click.option(
     "--ttl", type=SecondsRange(min=SHORTEST_TTL), default=10, show_default=True, metavar="S",
     help="Seconds after which another process leads if this one dies.",

@@ -14,6 +14,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
+from ..._tasks import empty_context
+
 ENDING: Final = frozenset(
     {
         signal.SIGHUP,
@@ -75,7 +77,7 @@ class Signals:
             if self._over:
                 return
             with suppress(RuntimeError):  # the loop was closed meanwhile
-                self._loop.call_soon_threadsafe(self._arrived, number)
+                self._loop.call_soon_threadsafe(self._arrived, number, context=empty_context())
 
 
 def stop_self(number: int) -> None:

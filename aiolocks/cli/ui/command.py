@@ -9,7 +9,9 @@ from typing import Final
 
 import click
 
-from ..exits import CommandError
+from ..._extras import install
+from ..._visible import visible
+from ..exits import CommandError, say
 from ..numbers import WholeRange
 from ..server import prefix_option, redis_option
 
@@ -54,12 +56,17 @@ def ui(*, host: str, port: int, allow_release: bool, prefix: str, url: str) -> N
             f"--allow-release is for an address of this machine itself, such as {_HOST}, and not for {host}"
         )
         raise click.UsageError(message, click.get_current_context())
+    if not _is_of_this_machine(host):
+        say(
+            f"each machine that reaches {host} can read the names, metadata and processes of the prefix "
+            f"'{visible(prefix)}': the page has no login"
+        )
     try:
         from .serving import serve  # noqa: PLC0415 - the others do not need it
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "uvicorn":
             raise
-        raise CommandError("the page is served by uvicorn: pip install 'aiolocks[ui]'", 1) from None
+        raise CommandError(f"the page is served by uvicorn: {install('ui')}", 1) from None
     sys.exit(asyncio.run(serve(url, prefix, host, port, allow_release=allow_release)))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 import uvicorn
 
+from ..._tasks import spawn
 from ...contrib.dashboard import ReleaseRequest, app
 from ..exits import NO_SERVER, CommandError, ended_by_signal, of_signal, say
 from ..listing.asking import asking
@@ -40,7 +41,12 @@ async def serve(url: str, prefix: str, host: str, port: int, *, allow_release: b
                     ws="none",
                 )
             )
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            serving = spawn(
+                asyncio.get_running_loop(),
+                server.serve(sockets=[listening]),
+                name="aiolocks-ui",
+                context=None,
+            )
             click.echo(f"{_url(listening)} shows the locks of the prefix {prefix}; Ctrl-C ends it")
             either: list[asyncio.Future[Any]] = [ended, serving]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

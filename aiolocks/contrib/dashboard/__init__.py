@@ -18,12 +18,17 @@ from ._release import AllowRelease, ReleaseRequest
 __all__ = ["Dashboard", "ReleaseRequest", "app"]
 
 
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
+
+
 def app(
     session: Any, allow_release: AllowRelease | None = None, *, hosts: Collection[str] | None = None
 ) -> Dashboard:
     """An ASGI application that shows the locks of a session's prefix in a browser, and updates the page.
 
-    It shows the holders, the waiters, the tasks that they wait for, how long others have waited for each
+    It shows the holders, the waiters, the tasks that they wait for, how long other tasks have waited for each
     holder, the oldest locks, the names with the longest waits of the last hour, deadlocks, leaders, and the
     last ticks of schedules. Each name has its own page, with the holds that ended while a viewer was looking.
 

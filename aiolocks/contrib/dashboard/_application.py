@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any, Final, final
 from urllib.parse import parse_qsl
 
+from ..._tasks import spawn
 from ...errors import SessionClosedError
 from ...lock.context import Context
 from ...lock.options import lock_name
@@ -138,7 +139,12 @@ class Dashboard:
             await answer_json(send, 503, error=str(error))
             return
         with self._sampler.looking(query) as viewer:
-            leaving = asyncio.create_task(_until_gone(receive, viewer), name="aiolocks-dashboard-viewer")
+            leaving = spawn(
+                asyncio.get_running_loop(),
+                _until_gone(receive, viewer),
+                name="aiolocks-dashboard-viewer",
+                context=None,
+            )
             try:
                 await _pass_on(viewer, send)
             except TimeoutError:

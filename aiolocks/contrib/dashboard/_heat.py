@@ -1,8 +1,8 @@
-"""The time for which others wait: by name and minute over the last hour, and charged to the holders.
+"""The time for which tasks wait: by name and minute over the last hour, and charged to the holders.
 
 A reading tells since when each waiter waits. So what passed between two readings is known to a part of a
-second for each waiter that is still there, also where nobody has looked for an hour. A waiter that came and
-went between two readings is not seen.
+second for each waiter that is still there, also where no viewer has looked for an hour. A waiter that came
+and went between two readings is not seen.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def waits_count(kind: str) -> bool:
 
 @final
 class Charge:
-    """The time that others have waited for one holder.
+    """The time that waiters have waited for one holder.
 
     Attributes:
         seconds: Of all its waiters together, divided by the number of holders at the time.
@@ -83,7 +83,7 @@ class Heat:
             self._charge(reading, since, now, waiters)
 
     def _charge(self, reading: Reading, since: float, now: float, waiters: int) -> None:
-        """The time since a holder has it, to that holder; what was before, to those that had it then."""
+        """Charges each holder with the time since it holds, and the holders before it with the rest."""
         holders = reading.now.holders if reading.now is not None else ()
         first = now
         for holder in holders:
@@ -131,7 +131,7 @@ class Heat:
         return sum(self._waited.get(place, {}).values())
 
     def levels(self, place: KindAndName) -> str:
-        """A digit for each minute of the last hour, 0 to 6; `-` where nobody has looked."""
+        """A digit for each minute of the last hour, 0 to 6; `-` where no viewer has looked."""
         minutes = self._waited.get(place, {})
         every = range(self._minute - MINUTES + 1, self._minute + 1)
         return "".join(
@@ -140,11 +140,11 @@ class Heat:
         )
 
     def charged(self, number: int) -> list[Charge]:
-        """The holders for which others have waited most."""
+        """The holders for which waiters have waited most."""
         return heapq.nlargest(number, self._charges.values(), key=lambda one: one.seconds)
 
     def charge_of(self, place: KindAndName, lease_id: str) -> float:
-        """Seconds that others have waited for one holder."""
+        """Seconds that waiters have waited for one holder."""
         charge = self._charges.get((place, lease_id))
         return 0.0 if charge is None else charge.seconds
 

@@ -1,4 +1,4 @@
-"""The holds of a name that have ended while somebody looked."""
+"""The holds of a name that have ended while a viewer looked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Held(NamedTuple):
         holder: As it was read last.
         until: The server's time when it was found to have ended.
         seen: The server's time when it was seen last.
-        charged: Seconds that others have waited for it.
+        charged: Seconds that waiters have waited for it.
     """
 
     holder: HolderInfo
@@ -33,7 +33,7 @@ class Held(NamedTuple):
 
 @final
 class Histories:
-    """The last holds of the names on which something has changed; those that changed last are kept."""
+    """The last holds of the names on which something has changed; the names that changed last are kept."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[KindAndName, deque[Held]] = OrderedDict()

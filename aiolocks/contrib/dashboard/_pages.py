@@ -24,12 +24,12 @@ _UNREAD: Final = 50
 
 
 class Rank(NamedTuple):
-    """The place of a name in the table: those with a problem come first, then those with the most waiters.
+    """The place of a name in the table: names with a problem come first, then names with the most waiters.
 
     Attributes:
         well: There is no problem.
         waiters: How many wait, negative.
-        since: When the oldest hold began; infinite where nobody is known to hold it.
+        since: When the oldest hold began; infinite where no holder is known.
     """
 
     well: bool
@@ -82,8 +82,8 @@ class Chosen:
 
     Attributes:
         totals: Of all names.
-        oldest: Those that have been held for longest.
-        waited: Those with the longest waits.
+        oldest: The names that have been held for longest.
+        waited: The names with the longest waits.
         matches: For each query.
     """
 
@@ -144,7 +144,7 @@ _KEYS: Final[dict[str, Callable[[Ranked], Any]]] = {
 
 
 def lock_rows(places: Iterable[KindAndName], census: Census, found: Found) -> list[Row]:
-    """Locks, in that order; without those of which nothing stands any more."""
+    """Locks, in that order, without the names of which nothing stands any more."""
     return [lock_row(info, found) for place in places if (info := census.get(place)) is not None]
 
 
@@ -184,7 +184,7 @@ def _wait_rows(places: Iterable[KindAndName], census: Census) -> list[Row]:
 
 
 def _charge_rows(census: Census, heat: Heat) -> list[Row]:
-    """The holders for which others have waited most."""
+    """The holders for which waiters have waited most."""
     rows: list[Row] = []
     for charge in heat.charged(_CHARGES):
         info = census.get(charge.place)

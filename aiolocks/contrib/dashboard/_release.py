@@ -77,7 +77,7 @@ class Releases:
 
     @property
     def possible(self) -> bool:
-        """Whether anybody may ever release."""
+        """Whether any viewer may ever release."""
         return self._allow is not None
 
     def audit(self) -> Iterable[Row]:

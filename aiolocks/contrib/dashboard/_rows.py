@@ -56,6 +56,7 @@ def lock_row(info: LockInfo, found: Found) -> Row:
         "more": max(0, len(info.holders) - _MOST_HOLDERS),
         "waiters": info.waiters,
         "value": info.value,
+        "taken": sum(one.permits or 0 for one in info.holders),
         "kept": _rounded(info.kept_until),
         "problem": info.problem,
     }
@@ -95,7 +96,7 @@ def wait_row(info: LockInfo, number: int, waiter: WaiterInfo) -> Row:
 
 
 def charge_row(charge: Charge, *, holds: bool) -> Row:
-    """A holder for which others have waited."""
+    """A holder for which waiters have waited."""
     kind, name = charge.place
     return {
         "id": row_id(kind, name, charge.holder.lease_id),
@@ -153,13 +154,15 @@ def term_row(term: TermFound) -> Row:
     }
 
 
-def schedule_row(name: str, ticks: Sequence[TickRecord]) -> Row:
-    """A schedule, and its last ticks."""
+def schedule_row(name: str, ticks: Sequence[TickRecord], following: float | None, *, kept: bool) -> Row:
+    """A schedule, its last ticks, when the next one is due, and whether a process keeps it."""
     return {
         "id": row_id("schedule", name),
         "kind": "schedule",
         "name": name,
         "last": tick_row(ticks[0]) if ticks else None,
+        "next": following,
+        "asked": kept,
         "ticks": [one.outcome for one in ticks],
     }
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, final
 
 from ..._infos import KindAndName, LockInfo
+from ..._tasks import empty_context, spawn
 from ...errors import BackendError, SessionClosedError
 from ...inspect.census import Census, Reading
 from ...inspect.looking import look
@@ -27,9 +28,9 @@ log = logging.getLogger("aiolocks.dashboard")
 _EVERY: Final = 0.5
 """Seconds between two looks at the names that are shown."""
 _OTHERS_EVERY: Final = 1.0
-"""Seconds between two looks at others, unless there are few."""
+"""Seconds between two looks at other names, unless there are few."""
 _SHARE: Final = 25
-"""A look at others that costs much time of this thread is the last for this many times as long."""
+"""A look at other names that costs much time of this thread is the last for this many times as long."""
 _LONGEST: Final = 10.0
 _ALL_EVERY: Final = 2.0
 """Seconds between two choices of the names that are shown."""
@@ -38,7 +39,7 @@ _FEW: Final = 500
 _CATCHING_UP: Final = 2
 """How much faster names are read until all have been."""
 _LINGERS: Final = 3.0
-"""Seconds for which it looks on when nobody does: a user that goes from page to page comes back."""
+"""Seconds for which it looks on when no viewer does: a user that goes from page to page comes back."""
 _WAITERS: Final = 20
 """Waiters of a name that are described on the overview, and on its own page:"""
 _WAITERS_ON_PAGE: Final = 100
@@ -53,7 +54,7 @@ class Sampler:
     """Reads what stands on the server, little by little, and publishes it to all views.
 
     Invariants:
-    - one task of it runs at most, and none while nobody looks, but for a moment;
+    - one task of it runs at most, and none while no viewer looks, but for a moment;
     - one look costs no more however many viewers there are, and hardly more however many names.
 
     Args:
@@ -97,7 +98,7 @@ class Sampler:
 
     @contextmanager
     def looking(self, query: Query) -> Generator[Viewer]:
-        """Somebody looks at a page. Where there are too many viewers, the stream of another one ends."""
+        """A viewer looks at a page. Where there are too many viewers, the stream of another one ends."""
         if self.viewers >= _MOST_VIEWERS:
             self._drop_the_idlest()
         view = self._views.get(query)
@@ -107,7 +108,12 @@ class Sampler:
         view.viewers.add(viewer)
         view.greet(viewer)
         if not self.runs:
-            self._task = asyncio.create_task(self._run(), name="aiolocks-dashboard")
+            self._task = spawn(
+                asyncio.get_running_loop(),
+                self._run(),
+                name="aiolocks-dashboard",
+                context=empty_context(),
+            )
         self._wake.set()
         try:
             yield viewer
@@ -274,7 +280,7 @@ class Sampler:
             **overview_sections(census, chosen, told.found),
             "deadlocks": [deadlock_row(one, told.now) for one in self._search.found],
             "leaders": self._terms.leaders(census),
-            "schedules": self._terms.schedules(),
+            "schedules": self._terms.schedules(told.now),
             "audit": told.audit,
         }
 
@@ -286,6 +292,7 @@ class Sampler:
             "ticks": self._terms.ticks_of(place),
             "audit": [one for one in told.audit if (one["kind"], one["name"]) == place],
         }
+        row |= self._terms.next_of(place, told.now)
         view.publish({**told.facts, "lock": row}, sections, told.now)
 
 

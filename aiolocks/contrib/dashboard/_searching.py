@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from ..._deadlocks import Deadlock
+from ..._tasks import empty_context, spawn
 from ...errors import LockError
 from ...inspect.deadlocks import deadlocks
 from ...lock.context import Context
@@ -39,7 +40,12 @@ class Search:
             self._task = None
         if engine.now() >= self._next:
             self._next = engine.now() + _EVERY
-            self._task = asyncio.create_task(deadlocks(engine), name="aiolocks-dashboard-deadlocks")
+            self._task = spawn(
+                engine.loop,
+                deadlocks(engine),
+                name="aiolocks-dashboard-deadlocks",
+                context=empty_context(),
+            )
 
     async def aclose(self) -> None:
         """Ends the search that is under way."""

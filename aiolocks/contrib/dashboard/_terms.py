@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC
-from typing import Final, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from ..._infos import KindAndName
+from ..._tasks import spawn
 from ...inspect.census import Census
 from ...kinds.leadership import KIND as LEADERSHIP
 from ...kinds.leadership import Observing, TermFound
-from ...kinds.schedule.steps import reading
+from ...kinds.schedule.steps import Times, reading, times
 from ...kinds.schedule.ticks import TickRecord, history
 from ...lock.context import Context
 from ._rows import Row, leader_row, schedule_row, term_row, tick_row
+
+T = TypeVar("T")
 
 SCHEDULE: Final = "schedule"
 _EVERY: Final = 2.0
@@ -28,14 +31,38 @@ _TICKS_ON_PAGE: Final = 100
 _SINCE_EVER: Final = 0
 
 
+class Schedule(NamedTuple):
+    """What the server knows of a schedule.
+
+    Attributes:
+        ticks: The last runs, the latest first.
+        times: Of processes that ask for ticks, or have asked; more than one while a change is rolled out.
+    """
+
+    ticks: Sequence[TickRecord] = ()
+    times: Sequence[Times] = ()
+
+    def next(self, now: float) -> float | None:
+        """When the next tick will be claimed, seconds since 1970; None if no process keeps the schedule."""
+        kept = (one for one in self.times if now * 1000 <= one.expected)
+        return min((one.next / 1000 for one in kept if one.next is not None), default=None)
+
+    def kept(self, now: float) -> bool:
+        """Whether a process keeps it."""
+        return any(now * 1000 <= one.expected for one in self.times)
+
+
+_UNKNOWN: Final = Schedule()
+
+
 @final
 class Terms:
     """The ticks of schedules and the terms of leaderships, read now and then."""
 
     def __init__(self) -> None:
-        self._ticks: dict[str, Sequence[TickRecord]] = {}  # by schedule, of the overview
+        self._schedules: dict[str, Schedule] = {}  # by name, of the overview
         self._turns: list[str] = []
-        self._of_pages: dict[KindAndName, Sequence[TickRecord] | Sequence[TermFound]] = {}
+        self._of_pages: dict[KindAndName, Schedule | Sequence[TermFound]] = {}
         self._next = 0.0
 
     async def look(
@@ -51,12 +78,12 @@ class Terms:
             return
         self._next = engine.now() + _EVERY
         names = sorted(name for kind, name in census.lasting if kind == SCHEDULE)[:_MOST]
-        self._ticks = {name: self._ticks.get(name, ()) for name in names}
-        self._turns = [name for name in self._turns if name in self._ticks] or names
+        self._schedules = {name: self._schedules.get(name, _UNKNOWN) for name in names}
+        self._turns = [name for name in self._turns if name in self._schedules] or names
         some, self._turns = self._turns[:_AT_ONCE], self._turns[_AT_ONCE:]
-        read = await asyncio.gather(*(_ticks(engine, name, _TICKS) for name in some))
-        self._ticks |= zip(some, read, strict=True)
-        found = await asyncio.gather(*(_of_page(engine, place) for place in pages))
+        read = await _each(engine, [_schedule(engine, name, _TICKS) for name in some])
+        self._schedules |= zip(some, read, strict=True)
+        found = await _each(engine, [_of_page(engine, place) for place in pages])
         self._of_pages = dict(zip(pages, found, strict=True))
 
     def leaders(self, census: Census) -> list[Row]:
@@ -64,32 +91,49 @@ class Terms:
         places = sorted(place for place in census.lasting if place[0] == LEADERSHIP)[:_MOST]
         return [leader_row(place, census.get(place)) for place in places]
 
-    def schedules(self) -> list[Row]:
-        """The schedules that have ever run."""
-        return [schedule_row(name, ticks) for name, ticks in self._ticks.items() if ticks]
+    def schedules(self, now: float) -> list[Row]:
+        """The schedules that have run, or are kept."""
+        return [
+            schedule_row(name, one.ticks, one.next(now), kept=one.kept(now))
+            for name, one in self._schedules.items()
+            if one.ticks or one.times
+        ]
 
     def terms_of(self, place: KindAndName) -> list[Row]:
         """The terms of a leadership, the latest first."""
         found = self._of_pages.get(place, ())
-        return [term_row(one) for one in reversed(found) if isinstance(one, TermFound)]
+        return [] if isinstance(found, Schedule) else [term_row(one) for one in reversed(found)]
 
     def ticks_of(self, place: KindAndName) -> list[Row]:
         """The runs of a schedule, the latest first."""
-        found = self._of_pages.get(place, ())
-        return [tick_row(one) for one in found if isinstance(one, TickRecord)]
+        found = self._of_pages.get(place)
+        return [tick_row(one) for one in found.ticks] if isinstance(found, Schedule) else []
+
+    def next_of(self, place: KindAndName, now: float) -> Row:
+        """When the next tick of a schedule is due, and whether a process keeps it; empty for other kinds."""
+        found = self._of_pages.get(place)
+        return {"next": found.next(now), "asked": found.kept(now)} if isinstance(found, Schedule) else {}
 
 
-async def _of_page(engine: Context, place: KindAndName) -> Sequence[TickRecord] | Sequence[TermFound]:
+async def _each(engine: Context, works: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
+    tasks = [spawn(engine.loop, work, name="aiolocks-dashboard-look", context=None) for work in works]
+    return await asyncio.gather(*tasks)
+
+
+async def _of_page(engine: Context, place: KindAndName) -> Schedule | Sequence[TermFound]:
     kind, name = place
     if kind == SCHEDULE:
-        return await _ticks(engine, name, _TICKS_ON_PAGE)
+        return await _schedule(engine, name, _TICKS_ON_PAGE)
     look = await engine.ask(Observing(engine.settings.prefix, name).look(_SINCE_EVER))
     return look.since
 
 
-async def _ticks(engine: Context, name: str, number: int) -> Sequence[TickRecord]:
-    read = await engine.ask(reading(engine.settings.prefix, name, records=number))
+async def _schedule(engine: Context, name: str, number: int) -> Schedule:
+    prefix = engine.settings.prefix
+    read, kept = await asyncio.gather(
+        engine.ask(reading(prefix, name, records=number)), engine.ask(times(prefix, name))
+    )
     try:
-        return history(read, None, UTC)[:number]
+        return Schedule(history(read, None, UTC)[:number], kept)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return ()  # somebody else has written there
+        return Schedule(times=kept)  # another program has written there

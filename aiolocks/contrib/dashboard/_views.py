@@ -161,7 +161,7 @@ def _section(rows: Mapping[str, str], order: Iterable[str] | None) -> str:
 
 
 def _message(facts: Mapping[str, str], sections: Mapping[str, str], now: float, *, whole: bool) -> bytes:
-    """One event of the stream. JSON as it is written here has no line end."""
+    """One event of the stream. JSON as this module writes it has no line end."""
     told = ",".join(f'"{name}":{fact}' for name, fact in facts.items())
     parts = ",".join(f'"{name}":{section}' for name, section in sections.items())
     flag = "true" if whole else "false"

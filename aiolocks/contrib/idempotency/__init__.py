@@ -13,3 +13,8 @@ from ._middleware import IdempotencyMiddleware
 from ._store import Store, Stored, Transaction
 
 __all__ = ["IdempotencyMiddleware", "Store", "Stored", "Transaction", "handler_begins"]
+
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]

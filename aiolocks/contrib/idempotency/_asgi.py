@@ -86,7 +86,7 @@ async def _read(headers: Mapping[bytes, bytes], receive: Receive, most: int) -> 
 
 async def answer_with(record: Record, send: Send) -> None:
     """Sends an answer."""
-    headers = [[name, value] for name, value in record.headers]
+    headers = [[name, value] for name, value in record.sent]
     await send({"type": "http.response.start", "status": record.status, "headers": headers})
     await send({"type": "http.response.body", "body": record.body})
 
@@ -163,7 +163,7 @@ class Exchange:
 
     @property
     def ran(self) -> bool:
-        """Whether the application has run: otherwise the answer is that of another request."""
+        """Whether the application has run: otherwise the answer comes from another request."""
         return self._run is not None
 
     async def answer(self) -> Record | Unkept:

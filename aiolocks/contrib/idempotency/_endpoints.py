@@ -1,6 +1,6 @@
 """Routes of FastAPI whose endpoints say that they begin, and whose dependencies can be asked alone."""
 
-# Annotations are objects here, for FastAPI looks at them.
+# Annotations are objects in this module: FastAPI looks at them.
 
 import functools
 import inspect
@@ -79,7 +79,7 @@ def _wrapped(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @final
-class _Allowed(Exception):  # noqa: N818 - nobody's error
+class _Allowed(Exception):  # noqa: N818 - no error for a user
     """Ends a request that only asks, before the dependencies that are a part of the work."""
 
 
@@ -96,6 +96,6 @@ _ENDS: Final = Depends(_ends_the_question)
 def asked_alone(dependencies: Sequence[Any]) -> list[Any]:
     """The dependencies of a route, in such a way that they can be asked without the work of its handler.
 
-    FastAPI solves those of applications and routers, then these, and then the parameters of the handler.
+    FastAPI solves the dependencies of applications and routers, then these, then the handler's parameters.
     """
     return [*(each for each in dependencies if each is not _ENDS), _ENDS]

@@ -1,4 +1,4 @@
-"""The bytes that are kept for each of those who ask, so that one of them does not fill the server."""
+"""The bytes that are kept for each asker, so that one asker does not fill the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ALWAYS: Final = 1024
 """Bytes of a record that is kept in any case: in its place the server would have a mark of half that size."""
 
 _ASKERS: Final = 10_000
-"""How many askers are remembered, those with the latest records: some 2 MiB at most."""
+"""How many askers are remembered, the askers with the latest records: some 2 MiB at most."""
 
 
 @final

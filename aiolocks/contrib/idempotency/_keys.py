@@ -15,7 +15,7 @@ LONGEST: Final = 255
 _LONGEST_SHOWN: Final = 160
 _LONGEST_PREFIX: Final = 36
 
-# A string of RFC 8941, section 3.3.3, and parameters after it, which mean nothing here.
+# A string of RFC 8941, section 3.3.3, and parameters after it, which mean nothing to the middleware.
 _QUOTED: Final = re.compile(r'^ *"((?:[ !#-\[\]-~]|\\["\\])*)" *(?:;[ -~]*)?$')
 # The form that most clients send today: visible characters without quotation marks.
 _BARE: Final = re.compile(r"^ *([!#-+\-.-:<-\[\]-~]+) *$")

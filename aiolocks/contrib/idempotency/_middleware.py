@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, Unpack, final
 
-from ...lock.sources import source_of
+from ...lock.sources import Client, source_of
 from .._handling import Handling
 from . import _problems as problems
 from ._asgi import App, Body, Exchange, HungUpError, Message, Receive, Scope, Send, answer_with
@@ -39,7 +39,8 @@ class IdempotencyMiddleware:
 
     The first request with a key runs the handler. A later request is a repetition if it has the same key,
     user, method, path, query and body (as `fingerprint` compares bodies). It gets the status, headers and
-    body of the first answer, byte for byte. Answers of the middleware itself are `application/problem+json`.
+    body of the first answer, byte for byte, without cookies and without the fields of rate limits, and with
+    `Idempotent-Replayed: true`. Answers of the middleware itself are `application/problem+json`.
 
     If the client disconnects, the handler is not cancelled, and does not see the disconnection. The answer is
     collected; the client gets it when it is whole and recorded. Websockets, requests with other methods, and
@@ -68,7 +69,7 @@ class IdempotencyMiddleware:
             effect exactly once. See `Store`. Default: None, records are only in Redis.
         keeps: A function of the status that returns whether an answer is kept. If it is not kept, only its
             own client gets it, and the next request with the key runs the handler. Default: all but 429 and
-            5xx, if the handler has said that it begins (`handler_begins`). Otherwise those below 400, and
+            5xx, if the handler has said that it begins (`handler_begins`). Otherwise all below 400, and
             402, 409, 410 and 412, because other refusals may come from code before the handler. An error with
             `Retry-After` is never kept.
         fingerprint: What makes two bodies the same. `"body"`: their bytes. If a client builds the body again
@@ -84,7 +85,7 @@ class IdempotencyMiddleware:
         max_answer: Bytes that an answer may have to be kept. A longer answer goes to its client as the
             handler sends it, and the key is answered 409 from then on. With `store`, the transaction is
             rolled back, and the answer is 500. Default: 64 KiB; with `store`, 512 KiB.
-        max_kept: Bytes of answers that are kept for one user, of those that this process has made. It is a
+        max_kept: Bytes that are kept for one user, of the answers that this process has made. It is a
             bound in the long run; at any time there may be twice as many. Default: 16 MiB; None: no bound.
             When it is reached, an answer of more than 1 KiB goes only to its own client, and its key is
             answered 409 from then on. Answers in a `store` do not count.
@@ -103,7 +104,7 @@ class IdempotencyMiddleware:
     def __init__(
         self,
         app: App,
-        client: Any,
+        client: Client,
         *,
         scope: Callable[[Scope], str | Awaitable[str | None] | None],
         **options: Unpack[Options],

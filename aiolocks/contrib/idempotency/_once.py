@@ -16,6 +16,7 @@ import logging
 from dataclasses import replace
 from typing import Any, Final, final
 
+from ..._tasks import empty_context, spawn
 from ...errors import (
     BackendError,
     FingerprintError,
@@ -28,7 +29,9 @@ from ...errors import (
 )
 from ...kinds.singleflight import SingleFlight, comes_of_cancellation
 from ...kinds.turnstile import Turnstile
+from ...lock import together
 from ...lock.sources import log_level, prefix_of
+from .._holding import tell_refused
 from .._holds import Holds
 from . import _problems as problems
 from ._kept import ALWAYS, Kept
@@ -73,19 +76,21 @@ class Once:
             self, client, name_of(asker, key), fingerprint=fingerprint, route=route, work=bounded
         )
         answer = await asyncio.shield(self.task(attempt.run()))
-        return answer.again() if isinstance(answer, Record) and not attempt.ran else answer
+        return answer.replayed() if isinstance(answer, Record) and not attempt.ran else answer
 
     def task(self, work: Any) -> asyncio.Task[Any]:
         """A task that lives until it has ended."""
-        task: asyncio.Task[Any] = asyncio.create_task(work, name="aiolocks-idempotency")
+        task: asyncio.Task[Any] = spawn(
+            asyncio.get_running_loop(), work, name="aiolocks-idempotency", context=None
+        )
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended, context=empty_context())
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # where its client has hung up, nobody else asks
+            task.exception()  # where its client has hung up, no other task asks
 
     def _bounded(self, asker: str, answer: Record | Unkept) -> Record | Unkept:
         """The answer; if its asker has enough already, one that is not kept."""
@@ -143,7 +148,7 @@ class _Attempt:
 
     @property
     def ran(self) -> bool:
-        """Whether the handler has run for this request: otherwise the answer is that of another one."""
+        """Whether the handler has run for this request: otherwise the answer comes from another request."""
         return self._task is not None
 
     async def run(self) -> Record | Unkept:
@@ -192,7 +197,7 @@ class _Attempt:
             task = asyncio.current_task()
             # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.
             if task is not None and task.cancelling() and comes_of_cancellation(error):
-                raise  # the event loop ends, and nobody knows how far the handler has come
+                raise  # the event loop ends, and how far the handler has come is not known
             await self._uncount()
             raise Failed(error=error) from error
         self._once.lasted(self._route, loop.time() - since)
@@ -220,17 +225,18 @@ class _Attempt:
         try:
             await turnstile.__aexit__(None, None, None)
         except LockError as error:
-            level = log_level(self._client, error)
-            log.log(level, "%s: the end of a request is not known to be noted: %s", self._name, error)
+            together.tell(
+                log,
+                log_level(self._client, error),
+                "%s: the end of a request is not known to be noted: %s",
+                *(self._name, error),
+                name=self._name,
+                many="the ends of %d requests are not known to be noted: %s: %s",
+                why=str(error),
+            )
 
     def _refused(self, error: LockError) -> None:
-        log.log(
-            log_level(self._client, error),
-            "a request was refused (%s, which needs %r): %s",
-            self._route,
-            self._name,
-            error,
-        )
+        tell_refused(log_level(self._client, error), self._route, self._name, error)
 
     # -- where Redis has no record
 
@@ -252,8 +258,15 @@ class _Attempt:
         if self._task is None:
             self._refused(error)
             raise problems.unavailable() from error
-        level = log_level(self._client, error)
-        log.log(level, "%s: Redis has no record of a request that is worked on: %s", self._name, error)
+        together.tell(
+            log,
+            log_level(self._client, error),
+            "%s: Redis has no record of a request that is worked on: %s",
+            *(self._name, error),
+            name=self._name,
+            many="Redis has no record of %d requests that are worked on: %s: %s",
+            why=str(error),
+        )
         try:
             return await asyncio.shield(self._task)
         except Failed as failed:

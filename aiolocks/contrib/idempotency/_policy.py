@@ -36,8 +36,8 @@ class Options(TypedDict, total=False):
 
 
 MAY_HAVE_HAD_EFFECT: Final = (402, 409, 410, 412)
-"""Refusals that tell of the state of the thing that was asked for, which a handler alone knows. Others (401,
-403, 404, 422, 423, …) come from code before the handler too."""
+"""Refusals that tell of the state of the thing that was asked for, which a handler alone knows. Other
+refusals (401, 403, 404, 422, 423, …) come from code before the handler too."""
 
 
 def final_answer(status: int) -> bool:
@@ -46,7 +46,7 @@ def final_answer(status: int) -> bool:
 
 
 def guessed_answer(status: int) -> bool:
-    """Whether an answer is kept that may be the handler's, or that of code before it."""
+    """Whether an answer is kept that may come from the handler, or from code before it."""
     return status < 400 or status in MAY_HAVE_HAD_EFFECT
 
 
@@ -149,7 +149,7 @@ def asker(given: object) -> str:
     """The result of that function, checked.
 
     Raises:
-        Problem: It says that nobody knows who asks.
+        Problem: It does not say who asks.
         TypeError: It says something else than who asks.
     """
     if given is None or given == "":

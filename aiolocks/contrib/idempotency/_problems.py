@@ -66,7 +66,7 @@ class Failed(Exception):  # noqa: N818 - the way in which an answer that is not 
         self.answer = answer
         self.error = error
         self.reason = error.reason if isinstance(error, Problem) else ""
-        super().__init__(self.reason)  # SingleFlight tells waiters elsewhere its text
+        super().__init__(self.reason)  # SingleFlight tells its text to waiters in other processes
 
     def get(self) -> Record | Unkept:
         if self.error is not None:
@@ -92,7 +92,7 @@ def malformed(detail: str) -> Problem:
 
 
 def anonymous() -> Problem:
-    """Nobody knows who asks; all of these together would read the answers of each other."""
+    """Who asks is not known. All unknown users would be one, and read the answers of each other."""
     return Problem(
         400,
         "anonymous",
@@ -170,7 +170,7 @@ def of_another(reason: str) -> Problem:
 
 
 def unavailable() -> Problem:
-    """Nobody can tell whether the request was done."""
+    """Whether the request was done cannot be told."""
     return Problem(
         503,
         "unavailable",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from ...kinds.serializers import Serializer
+from .._rates import FIELDS
+
+_REPLAYED: Final = (b"idempotent-replayed", b"true")
+_OF_ONE_ANSWER: Final = {b"set-cookie", _REPLAYED[0], *(name.lower().encode() for name in FIELDS)}
+"""Header fields that are only for the client which gets this answer."""
 
 
 @final
@@ -19,20 +24,32 @@ class Record:
         headers: Name and value of each header, in the order of the handler.
         body: The body.
         unkept: Why it is for its own client alone; empty if it is kept.
+        of_another: It was made for another request with the key.
     """
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
     unkept: str = ""
+    of_another: bool = field(default=False, compare=False)
 
     def again(self) -> Record:
-        """The answer for the same request when it is sent again.
+        """The answer as it is kept.
 
-        Without its cookies: the first client may have others by now, and they are often secrets.
+        Without its cookies: the first client may have other cookies by now, and they are often secrets.
+        Without the fields of rate limits: they say how the limits stood then.
         """
-        headers = tuple(pair for pair in self.headers if pair[0].lower() != b"set-cookie")
+        headers = tuple(pair for pair in self.headers if pair[0].lower() not in _OF_ONE_ANSWER)
         return self if headers == self.headers else replace(self, headers=headers)
+
+    def replayed(self) -> Record:
+        """The answer for the same request when it is sent again."""
+        return replace(self.again(), of_another=True)
+
+    @property
+    def sent(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The headers that its client gets."""
+        return (*self.headers, _REPLAYED) if self.of_another else self.headers
 
     def dumps(self) -> bytes:
         """One line of JSON, and the body as it is; what `again` leaves out is not kept."""
@@ -52,7 +69,7 @@ class Record:
 
 @final
 class Unkept:
-    """An answer that its first client has, or gets, and that nobody can have again.
+    """An answer that its first client has, or gets, and that no later request can have.
 
     Attributes:
         why: The obstacle, for the log.

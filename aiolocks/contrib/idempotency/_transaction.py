@@ -30,7 +30,7 @@ class InStore:
     Args:
         store: The store.
         policy: The options.
-        prefix: The prefix of the session: the records of services with other prefixes are others.
+        prefix: The prefix of the session: services with other prefixes have records of their own.
         name: The result of `name_of`.
         fingerprint: The hash of the request.
     """
@@ -46,7 +46,8 @@ class InStore:
 
     async def run(self, work: Work) -> Record | Unkept:
         if (found := await self.found()) is not None:
-            return found
+            return found.replayed()
+        answer: Record | Unkept | None = None
         try:
             async with self._store.transaction() as transaction:
                 answer = await work()
@@ -70,7 +71,8 @@ class InStore:
                 found = await self.found()
             if found is None:
                 raise uncommitted.error from None
-            return found
+            own = isinstance(answer, Record) and found == answer.again()
+            return found if own else found.replayed()
         return answer
 
     async def _commit(self, transaction: Transaction, answer: bytes) -> None:

@@ -13,10 +13,19 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Unpack
 
-from aiohttp import web
-from multidict import CIMultiDict
+from ..._extras import install
 
-from ...lock.sources import source_of
+try:
+    from aiohttp import web
+    from multidict import CIMultiDict
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("aiohttp", "multidict"):
+        raise
+    raise ModuleNotFoundError(
+        f"aiolocks.contrib.idempotency.aiohttp needs aiohttp: {install('aiohttp')}", name=error.name
+    ) from error
+
+from ...lock.sources import Client, source_of
 from .._handling import Handling
 from ..aiohttp import session_of_request
 from . import _problems as problems
@@ -29,13 +38,19 @@ from ._record import Record, Unkept
 
 __all__ = ["idempotency_middleware"]
 
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
+
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def idempotency_middleware(
     *,
     scope: Callable[[web.Request], str | Awaitable[str | None] | None],
-    client: Any = None,
+    client: Client | None = None,
     **options: Unpack[Options],
 ) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
     """Makes a middleware that runs each request with an `Idempotency-Key` once.
@@ -158,6 +173,6 @@ def _pairs(headers: Iterable[tuple[str, str]]) -> tuple[tuple[bytes, bytes], ...
 
 def _response(record: Record) -> web.Response:
     headers = CIMultiDict(
-        (name.decode(), value.decode(errors="surrogateescape")) for name, value in record.headers
+        (name.decode(), value.decode(errors="surrogateescape")) for name, value in record.sent
     )
     return web.Response(status=record.status, headers=headers, body=record.body)

@@ -14,17 +14,27 @@ A route class, and not a dependency: a dependency can neither see the answer of 
 one in its place.
 """
 
-# Annotations are objects here, for FastAPI looks at them.
+# Annotations are objects in this module: FastAPI looks at them.
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Annotated, Any, Final, Unpack
 from weakref import WeakKeyDictionary
 
-from fastapi import Depends, Request, Response
-from fastapi.routing import APIRoute
-from starlette.routing import get_name
+from ..._extras import install
 
-from ...lock.sources import source_of
+try:
+    from fastapi import Depends, Request, Response
+    from fastapi.routing import APIRoute
+    from starlette.routing import get_name
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("fastapi", "starlette"):
+        raise
+    raise ModuleNotFoundError(
+        f"aiolocks.contrib.idempotency.fastapi needs FastAPI: {install('fastapi')}", name=error.name
+    ) from error
+
+from ...lock.sources import Client, source_of
+from .._fastapi_rates import Telling
 from ..fastapi import current_session
 from ._asgi import App, Body, Message, Scope, Send
 from ._endpoints import asked_alone, marking
@@ -34,13 +44,19 @@ from ._problems import CONTENT_TYPE
 
 __all__ = ["idempotent_route"]
 
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
+
+
 _ASKED: Final = "aiolocks.idempotency.asked"
 
 
 def idempotent_route(
     *,
     scope: Callable[..., str | Awaitable[str | None] | None],
-    client: Any = None,
+    client: Client | None = None,
     **options: Unpack[Options],
 ) -> type[APIRoute]:
     """Makes a route class for a router: its routes run each request with an `Idempotency-Key` once.
@@ -50,8 +66,9 @@ def idempotent_route(
     `scope` and the `dependencies` of the route, its routers and its application run for each request with a
     key, also for a repetition. If a dependency refuses the request, its refusal is the answer. Put checks of
     permissions there. Dependencies that are parameters of the handler run once, with the handler. `Locked`
-    and `Limited` hold nothing while a repetition is answered. If a dependency checks what the handler
-    changes, such as that an order is unpaid, make it a parameter; otherwise it refuses the repetition.
+    and `Limited` hold nothing while a repetition is answered. `RateLimited` counts a repetition, whose answer
+    has the fields of its own limits. If a dependency checks what the handler changes, such as that an order
+    is unpaid, make it a parameter; otherwise it refuses the repetition.
 
     Only answers of the handler are kept. A refusal by a dependency, or of an invalid request, is not kept.
 
@@ -80,7 +97,8 @@ def idempotent_route(
             given["name"] = given.get("name") or get_name(endpoint)
             given["dependencies"] = asked_alone(given.get("dependencies") or ())
             super().__init__(path, marking(endpoint), **given)
-            self._protected = Protected(super().handle, policy, asking, marked=True)
+            # Also for an application without `session_lifespan`: a repetition has limits of its own.
+            self._protected = Telling(Protected(super().handle, policy, asking, marked=True))
 
         async def handle(self, scope: Any, receive: Any, send: Any) -> None:
             """Called by the router."""
@@ -99,7 +117,7 @@ class _Asking:
 
     async def __call__(self, scope: Scope, body: Body, send: Send) -> tuple[Any, str] | None:
         app = scope["app"]
-        # FastAPI takes those parameters from the path that its path has.
+        # FastAPI takes from the path the parameters that the path of the route has.
         path = "/" + "/".join(f"{{{name}}}" for name in scope.get("path_params", ()))
         known = self._apps.setdefault(app, {})
         solving = known.get(path)

@@ -13,26 +13,48 @@ async def pay(session: Annotated[AsyncSession, Depends(store.session)]) -> ...:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, final
 
+from ..._extras import install
+
 try:
-    from sqlalchemy import Column, DateTime, LargeBinary, MetaData, String, Table, delete, insert, select
+    from sqlalchemy import (
+        Column,
+        DateTime,
+        LargeBinary,
+        MetaData,
+        String,
+        Table,
+        delete,
+        func,
+        insert,
+        literal,
+        select,
+        text,
+    )
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "sqlalchemy":
         raise
     raise ModuleNotFoundError(
-        "aiolocks.contrib.idempotency.sqlalchemy needs SQLAlchemy: pip install 'aiolocks[sqlalchemy]'",
+        f"aiolocks.contrib.idempotency.sqlalchemy needs SQLAlchemy: {install('sqlalchemy')}",
         name=error.name,
     ) from error
 
+from .._fences import another_statement, unreadable
 from ._store import Stored
 
 __all__ = ["SQLAlchemyStore"]
+
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return [*__all__]
 
 
 @final
@@ -46,7 +68,9 @@ class SQLAlchemyStore:
     of the transaction.
 
     The primary key of the table decides: of two transactions with one key, the second one cannot commit,
-    whatever happens to Redis.
+    whatever happens to Redis. On PostgreSQL each statement says in its answer that it is one of this store:
+    behind a pooler of transactions, such as PgBouncer, another program's statement may run instead. Then the
+    request ends with `ConfigurationError`, and nothing is committed.
 
     Services can share a table, because the key of a record begins with the prefix of their session. Services
     with the same prefix, such as the default `aiolocks`, count as one service.
@@ -122,12 +146,21 @@ class SQLAlchemyStore:
     async def find(self, key: str) -> Stored | None:
         """Called by the middleware."""
         columns = self.table.c
-        wanted = select(columns.fingerprint, columns.answer).where(
+        wanted = select(columns.fingerprint, columns.answer, columns.key).where(
             columns.key == key, columns.expires_at > _now()
         )
-        async with self._sessions() as session:
-            row = (await session.execute(wanted)).one_or_none()
-        return None if row is None else Stored(row.fingerprint, bytes(row.answer))
+        try:
+            async with self._sessions() as session:
+                rows = (await session.execute(wanted)).all()
+        except Exception as error:
+            if unreadable(error):
+                raise another_statement("search for a record") from error
+            raise
+        if not rows:
+            return None
+        if [row[2:] for row in rows] != [(key,)]:
+            raise another_statement("search for a record")
+        return Stored(rows[0].fingerprint, bytes(rows[0].answer))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[_Transaction, None]:
@@ -152,16 +185,42 @@ class _Transaction:
         table, session, now = self._table, self._session, _now()
         # The handler's own statements come first: what is wrong with them has nothing to do with the record.
         await session.flush()
-        await session.execute(delete(table).where(table.c.key == key, table.c.expires_at <= now))
-        await session.execute(
-            insert(table).values(
-                key=key,
-                fingerprint=record.fingerprint,
-                answer=record.answer,
-                expires_at=now + timedelta(seconds=keep),
-            )
+        removed = delete(table).where(table.c.key == key, table.c.expires_at <= now)
+        written = insert(table).values(
+            key=key,
+            fingerprint=record.fingerprint,
+            answer=record.answer,
+            expires_at=now + timedelta(seconds=keep),
         )
+        if session.get_bind(clause=written).dialect.name == "postgresql":
+            # Behind a pooler of transactions another program's may run instead: both say that they are these.
+            nonce, gone = secrets.token_hex(8), removed.returning(table.c.key).cte("gone")
+            number = select(func.count()).select_from(gone).scalar_subquery()
+            await self._own(
+                select(literal(nonce), text("'gone'"), number.is_not(None)), (nonce, "gone", True)
+            )
+            row = (nonce, key, record.fingerprint)
+            await self._own(written.returning(literal(nonce), table.c.key, table.c.fingerprint), row)
+        else:
+            await session.execute(removed)
+            await session.execute(written)
         await session.commit()
+
+    async def _own(self, statement: Any, row: tuple[object, ...]) -> None:
+        """Runs a statement that returns this row.
+
+        Raises:
+            ConfigurationError: Another statement has run.
+            DBAPIError: The database refused.
+        """
+        try:
+            found = (await self._session.execute(statement)).all()
+        except Exception as error:
+            if unreadable(error):
+                raise another_statement("record") from error
+            raise
+        if [tuple(each) for each in found] != [row]:
+            raise another_statement("record")
 
 
 def _now() -> datetime:

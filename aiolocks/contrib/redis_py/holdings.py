@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, final
 
 from .renewal import Renewal
+from .telling import Telling
 from .wire import Wire
 
 
@@ -43,7 +44,8 @@ class Holdings:
     def meant(self, latest: Any) -> Any:
         """The token that the running task speaks of: the latest, or its own if that one is another task's.
 
-        The latest need not be one that was acquired here: users set it, to release elsewhere.
+        The latest need not be one that this object acquired: users set it, to release what another lock
+        object acquired.
         """
         task = _task()
         own = None if task is None else self._by_task.get(task)
@@ -63,12 +65,12 @@ class Holdings:
             if task is not None and (token := self._by_task.get(task)) is not None:
                 yield task, token
 
-    def renew(self, wire: Wire, token: bytes, timeout: float) -> None:
+    def renew(self, wire: Wire, token: bytes, timeout: float, telling: Telling | None) -> None:
         """Renews it from now on."""
         for old, renewal in self._renewals.copy().items():
             if not renewal.active:
                 self._renewals.pop(old, None)
-        self._renewals[token] = Renewal(wire, token, timeout)
+        self._renewals[token] = Renewal(wire, token, timeout, telling)
 
     def stop_renewing(self, token: Any) -> None:
         """It is about to be released."""
@@ -80,5 +82,5 @@ class Holdings:
 def _task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no loop runs here
+    except RuntimeError:  # no loop runs in this thread
         return None

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from types import TracebackType
 from typing import Any, Final, Literal, Self, cast
 
 import redis.exceptions as driver
 from redis.asyncio.lock import Lock as RedisPyLock
 
+from ...lock.blocks import OpenBlocks
 from ...lock.notes import note
-from ...lock.open_blocks import OpenBlocks
 from ...lock.options import flag
-from ...lock.sources import engine_of
+from ...lock.sources import AsyncClient, engine_of
 from ...lock.wakeups import KeyListener
 from ...transport import check_client
 from .holdings import Holdings
 from .scripts import Registered
+from .telling import Acquiring, Telling
 from .waiting import Patience
 from .wire import Taking, Wire
 
@@ -31,7 +32,7 @@ _AFTERWARDS: Final = 0.1
 class Lock(RedisPyLock):
     """redis-py's asyncio `Lock`, safe to cancel: give it to `redis.lock(name, lock_class=Lock)`.
 
-    Arguments, attributes, methods, results and errors are those of redis-py 8. Key and value on the server
+    Arguments, attributes, methods, results and errors are as in redis-py 8. Key and value on the server
     are the same, too: this lock and redis-py's own lock exclude each other. It differs in these points:
 
     - A cancelled or timed-out `acquire()` leaves no key. A cancelled `release()` still releases.
@@ -59,9 +60,12 @@ class Lock(RedisPyLock):
         wakeups: True lets waiters hear of the end of the key, by client-side caching if the server allows it,
             and lets them wait until `blocking_timeout` is over. They also try after each `sleep`. Default
             False, because all waiters try at the same moment.
+        listeners: Objects that are told what the lock does, as the listeners of a `Session`: `on_waiting`,
+            `on_waited`, `on_timeout`, `on_acquired`, `on_not_acquired`, `on_released` and `on_lost`. The kind
+            is `"redispylock"`, and events have no fencing token. Default: none.
 
     Raises:
-        TypeError: `redis` is not such a client, or an option is not a bool.
+        TypeError: `redis` is not such a client, an option is not a bool, or a listener is none.
     """
 
     lua_release: Any = Registered("LUA_RELEASE_SCRIPT")
@@ -70,7 +74,7 @@ class Lock(RedisPyLock):
 
     def __init__(  # noqa: PLR0917 - as in redis-py
         self,
-        redis: Any,
+        redis: AsyncClient,
         name: str | bytes | memoryview,
         timeout: float | None = None,
         sleep: float = 0.1,
@@ -81,16 +85,24 @@ class Lock(RedisPyLock):
         *,
         auto_renew: bool = False,
         wakeups: bool = False,
+        listeners: Iterable[object] = (),
     ) -> None:
         check_client(redis)
+        super().__init__(cast("Any", redis), name, timeout, sleep, blocking, blocking_timeout, thread_local)
+        self._begin(auto_renew=auto_renew, wakeups=wakeups, listeners=[*listeners])
+        self.raise_on_release_error = bool(raise_on_release_error)  # redis-py knows it since version 6
+
+    def _begin(self, *, auto_renew: bool, wakeups: bool, listeners: list[object]) -> None:
         self.auto_renew = flag("auto_renew", auto_renew)
         self.wakeups = flag("wakeups", wakeups)
         self._holdings = Holdings()
         self._open: OpenBlocks[Any] = OpenBlocks()
-        # Of tries under way, by token: whether nobody else can have it, and loop time at which they are over.
+        # Of tries under way, by token: whether it is unique, the loop time at which they are over, whether
+        # they block.
         self._tries: dict[bytes, tuple[bool, float | None, bool]] = {}
-        super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
-        self.raise_on_release_error = bool(raise_on_release_error)  # redis-py knows it since version 6
+        self._telling = None
+        if listeners:
+            self._telling = Telling(listeners, self._encode(self.name).decode(errors="replace"))
 
     def register_scripts(self) -> None:
         """Does nothing: the scripts of redis-py's lock would keep the first client alive for ever."""
@@ -108,8 +120,9 @@ class Lock(RedisPyLock):
         Args:
             blocking: Whether to wait. None, the default, takes the lock's own.
             blocking_timeout: Seconds to wait. None, the default, takes the lock's own.
-            token: The value of the key. None, the default, takes a random one. Give a value that nobody else
-                uses: otherwise the lock cannot find out what became of a request whose reply was lost.
+            token: The value of the key. None, the default, takes a random one. Give a value that no other
+                acquire uses: otherwise the lock cannot find out what became of a request whose reply was
+                lost.
 
         Raises:
             redis.exceptions.RedisError: The error of redis-py for the failed request.
@@ -125,22 +138,34 @@ class Lock(RedisPyLock):
             sleep=self.sleep,
             hears=self.wakeups,
         )
+        if self._telling is None:
+            return await self._acquire(wire, mine, patience, unique=token is None)
+        with self._telling.acquiring(once=not patience.blocking) as told:
+            if await self._acquire(wire, mine, patience, unique=token is None, told=told):
+                told.token = mine
+        return told.token is not None
+
+    async def _acquire(
+        self, wire: Wire, token: bytes, patience: Patience, *, unique: bool, told: Acquiring | None = None
+    ) -> bool:
         ear = KeyListener(wire.engine.bells, wire.key)
         try:
             with ear if self.wakeups else contextlib.nullcontext():
                 while True:
                     if self.wakeups:
                         await ear.before_asking()
-                    if await self._try(mine, patience, unique=token is None):
-                        self._took(wire, mine)
+                    if await self._try(token, patience, unique=unique):
+                        self._took(wire, token)
                         return True
                     patience.refused = True
                     pause = patience.pause()
                     if pause is None:
                         return False
+                    if told is not None:
+                        told.refused()
                     await ear.sleep(pause)
         finally:
-            self._tries.pop(mine, None)
+            self._tries.pop(token, None)
 
     async def _try(self, token: bytes, patience: Patience, *, unique: bool) -> bool:
         limit = patience.limit()
@@ -173,7 +198,7 @@ class Lock(RedisPyLock):
         self.local.token = token
         self._holdings.took(token)
         if self.auto_renew and self.timeout:
-            self._holdings.renew(wire, token, self.timeout)
+            self._holdings.renew(wire, token, self.timeout, self._telling)
 
     # -- holding
 
@@ -259,8 +284,8 @@ class Lock(RedisPyLock):
         self._holdings.stop_renewing(token)
         try:
             await self.do_release(token)
-        except driver.LockNotOwnedError:
-            self._forget(token)
+        except driver.LockNotOwnedError as error:
+            self._forget(token, str(error))
             raise
         self._forget(token)
 
@@ -281,7 +306,7 @@ class Lock(RedisPyLock):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with contextlib.suppress(LookupError):  # redis-py lets anybody leave it
+        with contextlib.suppress(LookupError):  # redis-py lets any task leave it
             self._holdings.took_over(self._open.take(None))
         try:
             await self.release()
@@ -297,13 +322,16 @@ class Lock(RedisPyLock):
     # -- tokens
 
     def _token(self) -> Any:
-        """The token that this task speaks of: `local.token`, but never that of another task for one's own."""
+        """The token that this task speaks of: `local.token`, but never the token of another task."""
         return self._holdings.meant(getattr(self.local, "token", None))  # another thread has none
 
-    def _forget(self, token: Any) -> None:
+    def _forget(self, token: Any, lost: str = "") -> None:
+        """It was released, or lost for that reason."""
         if getattr(self.local, "token", None) == token:
             self.local.token = None
         self._holdings.forget(token)
+        if self._telling is not None:
+            self._telling.ended(token, lost)
 
     def _encode(self, value: Any) -> bytes:
         encoder: Any = self.redis.get_encoder()

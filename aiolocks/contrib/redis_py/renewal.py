@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from contextvars import Context, copy_context
 from typing import Final, final
 
+from ..._tasks import empty_context
 from ...lock.clock import dependable
-from ...transport import Call, Fault
+from ...transport import Fault, Request
+from .telling import Telling
 from .wire import Wire
 
 log = logging.getLogger("aiolocks.session")
@@ -19,19 +22,32 @@ _SHARE: Final = 3
 
 @final
 class Renewal:
-    """Renews the ttl of one token each third of its timeout, for as long as somebody has this object.
+    """Renews the ttl of one token each third of its timeout, while the program refers to this object.
 
-    Invariant: once stopped, nothing more is sent, and what was sent stands before the release.
+    Invariant: once stopped, nothing more is sent, and what was sent stands before the release. The context of
+    the acquire, in which the log tells of a loss, is kept no longer.
     """
 
-    __slots__ = ("__weakref__", "_call", "_deadline", "_timeout", "_timer", "_token", "_wire")
+    __slots__ = (
+        "__weakref__",
+        "_call",
+        "_context",
+        "_deadline",
+        "_telling",
+        "_timeout",
+        "_timer",
+        "_token",
+        "_wire",
+    )
 
-    def __init__(self, wire: Wire, token: bytes, timeout: float) -> None:
+    def __init__(self, wire: Wire, token: bytes, timeout: float, telling: Telling | None) -> None:
         self._wire = wire
+        self._context: Context | None = copy_context()
+        self._telling = telling
         self._token = token
         self._timeout = timeout
         self._deadline = wire.engine.now() + dependable(timeout)
-        self._call: Call[bool] | None = None
+        self._call: Request[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._in(timeout / _SHARE)
 
@@ -48,11 +64,12 @@ class Renewal:
         if self._call is not None:
             self._wire.engine.forget(self._call)
             self._call = None
+        self._context = None
 
     def _in(self, seconds: float) -> None:
-        # The timer keeps nobody alive: a program that has forgotten its lock does not hold it for ever.
+        # The timer keeps no object alive: a program that has forgotten its lock does not hold it for ever.
         reference: weakref.ref[Renewal] = weakref.ref(self)
-        self._timer = self._wire.engine.loop.call_later(seconds, _renew, reference)
+        self._timer = self._wire.engine.loop.call_later(seconds, _renew, reference, context=empty_context())
 
     def renew(self) -> None:
         """It is time."""
@@ -62,14 +79,14 @@ class Renewal:
             return
         command = self._wire.commands.reacquire(self._token, int(self._timeout * 1000), shorten=False)
         until = max(self._deadline, engine.now() + 0.001)
-        self._call = Call(command, self._replied, self._failed, until=until)
+        self._call = command.again().ask(self._replied, self._failed, until=until)
         engine.send(self._call)
 
     def _replied(self, held: bool) -> None:  # noqa: FBT001 - a callback
         call, self._call = self._call, None
         assert call is not None
         if not held:
-            log.warning("lock %r was lost while it was held: somebody else may have it", self._wire.key)
+            self._over("lock %r was lost while it was held: somebody else may have it", self._wire.key)
             return
         self._deadline = call.sent + dependable(self._timeout)
         self._in(self._timeout / _SHARE)
@@ -80,7 +97,17 @@ class Renewal:
         if fault.transient and self._wire.engine.now() + pause < self._deadline:
             self._in(pause)
         else:
-            log.warning("lock %r is renewed no more, and may be lost: %s", self._wire.key, fault.error)
+            self._over(
+                "lock %r is renewed no more, and may be lost: %s", self._wire.key, fault.error, lost=False
+            )
+
+    def _over(self, text: str, *arguments: object, lost: bool = True) -> None:
+        """Says why it has ended, in the context of the acquire."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.run(log.warning, text, *arguments)
+            if lost and self._telling is not None:
+                context.run(self._telling.ended, self._token, "its key was gone, or another's")
 
 
 def _renew(reference: weakref.ref[Renewal]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from ...transport.answers import Released, truth
-from ...transport.request import Command, Script
+from ...transport.request import Request, Script
 
 _ACQUIRE: Final = Script("redis_py_acquire")
 _EXTEND: Final = Script("redis_py_extend")
 _HOLDER: Final = Script("redis_py_holder")
 _REACQUIRE: Final = Script("redis_py_reacquire")
-_RELEASE: Final = Script("redis_py_release")
+_RELEASE: Final = Script("redis_py_release", frees=True)
 
 
 @final
@@ -25,31 +25,31 @@ class RedisPySteps:
 
     def acquire(
         self, token: bytes, timeout_ms: int | None, *, again: bool, listen: bool = False
-    ) -> Command[bool]:
+    ) -> Request[bool]:
         """Takes it if it is free; `again` if the same request may have been executed before.
 
         `listen` to be told of the next change of the key, from when this was executed on.
         """
         args = (token, "" if timeout_ms is None else timeout_ms, int(again))
         bells = self._keys if listen else ()
-        return Command(_ACQUIRE, self._keys, args, truth, lane=_lane(token), bells=bells)
+        return Request(_ACQUIRE, self._keys, args, truth, lane=_lane(token), bells=bells)
 
-    def release(self, token: bytes) -> Command[Released]:
+    def release(self, token: bytes) -> Request[Released]:
         """Lets go, if the token holds it."""
-        return Command(_RELEASE, self._keys, (token,), _released, lane=_lane(token))
+        return Request(_RELEASE, self._keys, (token,), _released, lane=_lane(token))
 
-    def extend(self, token: bytes, time_ms: int, *, replace: bool) -> Command[bool]:
+    def extend(self, token: bytes, time_ms: int, *, replace: bool) -> Request[bool]:
         """Adds to its ttl, or replaces it. Sent again, it adds again."""
-        return Command(_EXTEND, self._keys, (token, time_ms, int(replace)), truth, lane=_lane(token))
+        return Request(_EXTEND, self._keys, (token, time_ms, int(replace)), truth, lane=_lane(token))
 
-    def reacquire(self, token: bytes, timeout_ms: int, *, shorten: bool = True) -> Command[bool]:
+    def reacquire(self, token: bytes, timeout_ms: int, *, shorten: bool = True) -> Request[bool]:
         """Sets its ttl to the timeout again."""
         args = (token, timeout_ms, int(not shorten))
-        return Command(_REACQUIRE, self._keys, args, truth, lane=_lane(token))
+        return Request(_REACQUIRE, self._keys, args, truth, lane=_lane(token))
 
-    def holder(self) -> Command[bytes | None]:
+    def holder(self) -> Request[bytes | None]:
         """The token of its holder."""
-        return Command(_HOLDER, self._keys, (), lambda raw: raw)
+        return Request(_HOLDER, self._keys, (), lambda raw: raw)
 
 
 def _lane(token: bytes) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, final
@@ -13,7 +15,7 @@ from ...errors import LockError, SessionClosedError
 from ...lock.context import Context
 from ...lock.lease import Releasing
 from ...lock.shield import wait_shielded
-from ...transport import Call, Command, Fault, ignore
+from ...transport import Fault, Request, ignore
 from .steps import RedisPySteps
 
 T = TypeVar("T")
@@ -35,7 +37,7 @@ class Wire:
         self.key = key
         self.commands = RedisPySteps(key)
 
-    async def ask(self, command: Command[T]) -> T:
+    async def ask(self, command: Request[T]) -> T:
         """Raises what redis-py would."""
         try:
             return await self.engine.ask(command)
@@ -52,7 +54,7 @@ class Wire:
             if fault.transient and self.engine.now() < until and not self.engine.closed:
                 Releasing(self.engine, command, until=until, on_end=self._freed)
 
-        call = Call(command, ignore, failed, until=until, undoes=True, as_eval=True)
+        call = command.again().ask(ignore, failed, until=until, undoes=True, as_eval=True)
         self.engine.send(call, at_once=True)
 
     async def let_go(self, token: bytes, on_freed: Callable[[], object]) -> bool:
@@ -70,10 +72,10 @@ class Wire:
         # task does not: up to Python 3.12 a TaskGroup that has failed leaves it raised.
         handled = sys.exception()
         cancelled_by = handled if isinstance(handled, asyncio.CancelledError) else None
-        await wait_shielded(releasing.ended, cancelled_by=cancelled_by)
+        await wait_shielded(releasing.until_ended, cancelled_by=cancelled_by)
         if releasing.fault is not None:
             raise _driver_error(releasing.fault.error)
-        if not releasing.ended().done():
+        if not releasing.until_ended().done():
             raise driver.TimeoutError("Redis did not confirm in time that the lock was released")
         return releasing.freed
 
@@ -90,9 +92,9 @@ class Taking:
         wire: Of the lock.
         token: The value of the key.
         timeout_ms: The ttl of the key; None for none.
-        unique: Nobody else uses this token. Then a key that may have been taken is given back right after
-            the request; and if the reply was lost, the second one says yes to a token that holds it already.
-            Of a token that was chosen, only the reply can tell whose it is.
+        unique: No other acquire uses this token. Then a key that may have been taken is given back right
+            after the request; and if the reply was lost, the second one says yes to a token that holds it
+            already. Of a token that was chosen, only the reply can tell whose it is.
         listen: Whether the server must tell of the end of a key that was not taken.
         limit: Loop time at which the try is over; None for none.
         patient: It waits for a server that cannot be reached just now.
@@ -119,15 +121,15 @@ class Taking:
         self._abandoned = False
         self._future: asyncio.Future[bool] = engine.loop.create_future()
 
-        def make() -> Command[bool]:
+        def make() -> Request[bool]:
             again = unique and self._call.unconfirmed
             return wire.commands.acquire(token, timeout_ms, again=again, listen=listen)
 
         first = wire.commands.acquire(token, timeout_ms, again=False, listen=listen)
         until = engine.now() + engine.settings.command_timeout
         until = until if limit is None else min(until, limit)
-        self._call: Call[Any] = Call(
-            first, self._replied, self._failed, until=until, patient=patient, make=make
+        self._call: Request[Any] = first.again().ask(
+            self._replied, self._failed, until=until, patient=patient, make=make
         )
         engine.send(self._call)
 
@@ -151,7 +153,7 @@ class Taking:
             self._future.set_exception(_driver_error(fault.error))
 
     def _abandon(self) -> None:
-        """Nobody waits for it any more."""
+        """No caller waits for it any more."""
         self._abandoned = True
         ended = self._future.done() and not self._future.cancelled()
         failed = ended and self._future.exception() is not None  # asked in any case: or asyncio complains
@@ -173,5 +175,7 @@ def _driver_error(error: LockError) -> Exception:
     if isinstance(cause, OSError) or isinstance(error, SessionClosedError):
         return driver.ConnectionError(str(error))
     if isinstance(cause, Exception):
+        with contextlib.suppress(Exception):  # the connection keeps the first one, and would keep our frames
+            return copy.copy(cause).with_traceback(None)
         return cause
     return driver.TimeoutError(str(error))

@@ -19,7 +19,7 @@ class ServerClock:
     """Counts on from the server's time in its last answers.
 
     It does so by the loop's clock and by the one that goes on while the machine is suspended, whichever has
-    gone further. No clock of a process tells the time of day here, so none that is wrong does harm.
+    gone further. It does not read the time of day from a clock of the process, so a wrong clock does no harm.
 
     Invariant: right after an answer it is not ahead of the server. When the answer came, the server's clock
     stood between what the answer says and that plus the round trip. A reading inside these bounds is kept;

@@ -14,6 +14,7 @@ import zoneinfo
 from collections.abc import Iterator
 from typing import Final, Protocol, final
 
+from ..._extras import install
 from ...errors import ConfigurationError
 from ...lock.clock import milliseconds
 from ...lock.options import SHORTEST_TTL, Seconds, seconds
@@ -107,9 +108,7 @@ class Cron:
         try:
             import cronsim  # noqa: PLC0415 - of an extra
         except ImportError:
-            raise ConfigurationError(
-                "cron= needs the library cronsim: pip install 'aiolocks[schedule]'"
-            ) from None
+            raise ConfigurationError(f"cron= needs the library cronsim: {install('schedule')}") from None
         if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"cron must be a str such as '0 3 * * *', not {type(expression).__name__}")
         self.zone = time_zone(tz)

@@ -7,7 +7,9 @@ import functools
 import logging
 from typing import Final, final
 
+from ..._tasks import empty_context, spawn
 from ...errors import BackendError, ConfigurationError, LockError
+from ...lock import together
 from ...lock.context import Context
 from .clock import ServerClock, ask_time, server_clock
 from .plan import Plan
@@ -28,7 +30,7 @@ _LAST_RETRY: Final = 2.0
 class Keeper:
     """A schedule in one process, for as long as it is kept.
 
-    Invariant: a tick that it has claimed is run by a task of its group, or was given back.
+    Invariant: a tick that it has claimed is run by one of its tasks, or was given back.
 
     Attributes:
         ended_by: The error for which it is not kept any more, also while its last runs unwind.
@@ -46,6 +48,10 @@ class Keeper:
         self._ended_runs = 0
         self.ended_by: LockError | None = None
 
+    @property
+    def session_closed(self) -> bool:
+        return self._engine.closing
+
     async def keep(self) -> None:
         """Runs until it is cancelled, which cancels the runs of this process and waits for their end.
 
@@ -53,51 +59,86 @@ class Keeper:
             SessionClosedError: The session is closed.
             ConfigurationError: The server does not allow what is needed.
         """
-        async with asyncio.TaskGroup() as group:
-            try:
-                with server_clock(self._engine, self._settings.name) as clock:
-                    await self._keep(group, clock)
-            except LockError as error:
+        try:
+            with server_clock(self._engine, self._settings.name) as clock:
+                await self._keep(clock)
+        except BaseException as error:
+            if isinstance(error, LockError):
                 self.ended_by = error
-                for run in self._runs:
-                    run.cancel()
-        if self.ended_by is not None:
+            await self._unwind()
+            self.ended_by = None  # its traceback has this frame, which must not refer to it
+            raise
+
+    async def _unwind(self) -> None:
+        """Cancels the runs of this process, and waits for their end, through any cancellation."""
+        for run in self._runs:
+            run.cancel()
+        cancelled: asyncio.CancelledError | None = None
+        while self._runs:
             try:
-                raise self.ended_by
+                await asyncio.wait(self._runs)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            try:
+                raise cancelled
             finally:
-                self.ended_by = None  # it knows this frame, and so must not be known from here
+                del cancelled
 
     async def kept_logged(self) -> None:
-        """The same where nobody waits for it: its end is logged, too."""
+        """The same where no caller waits for it: its end is logged, too."""
         try:
             await self.keep()
         except LockError as error:
-            log.warning("schedule %r is not kept any more: %s", self._settings.name, error)
+            together.tell(
+                log,
+                logging.WARNING,
+                "schedule %r is not kept any more: %s",
+                *(self._settings.name, error),
+                name=repr(self._settings.name),
+                many="%d schedules are not kept any more: %s: %s",
+                why=str(error),
+            )
             raise
 
-    async def _keep(self, group: asyncio.TaskGroup, clock: ServerClock) -> None:
+    async def _keep(self, clock: ServerClock) -> None:
         settings = self._settings
         claims = Claims(self._engine, settings.name, settings.options, clock, settings.zone)
         retry, told = 0.0, logging.NOTSET
         while True:
             try:
-                await self._step(group, clock, claims)
+                await self._step(clock, claims)
             except ConfigurationError:
                 raise
             except BackendError as error:
                 # The session tells of a server that is away, once for all of its schedules.
                 level = logging.DEBUG if error.transient else logging.WARNING
                 if level > told:
-                    log.log(level, "schedule %r: cannot ask for its next tick: %s", settings.name, error)
+                    together.tell(
+                        log,
+                        level,
+                        "schedule %r: cannot ask for its next tick: %s",
+                        *(settings.name, error),
+                        name=repr(settings.name),
+                        many="%d schedules cannot ask for their next ticks: %s: %s",
+                        why=str(error),
+                    )
                     told = level
                 retry = min(max(_FIRST_RETRY, 2 * retry), _LAST_RETRY)
                 await self._engine.sleep(retry)
             else:
                 if retry:
-                    log.log(min(told, logging.INFO), "schedule %r: Redis answers again", settings.name)
+                    together.tell(
+                        log,
+                        min(told, logging.INFO),
+                        "schedule %r: Redis answers again",
+                        settings.name,
+                        name=repr(settings.name),
+                        many="for %d schedules Redis answers again%s: %s",
+                    )
                 retry, told = 0.0, logging.NOTSET
 
-    async def _step(self, group: asyncio.TaskGroup, clock: ServerClock, claims: Claims) -> None:
+    async def _step(self, clock: ServerClock, claims: Claims) -> None:
         await claims.settle()
         if not clock.fresh:
             await ask_time(self._engine, self._settings.name, clock)
@@ -116,13 +157,13 @@ class Keeper:
             plan.taken_back(found, clock.now())
         else:
             plan.claimed(found.reply)
-            self._begin(found, group)
-            await asyncio.sleep(0)  # it begins before this task, and with it the group, can be cancelled
+            self._begin(found)
+            await asyncio.sleep(0)  # it begins before this task can be cancelled
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps until then, or until a run of this process has ended; at most a minute."""
         self._nap = nap = self._engine.waiter()
-        timer = self._engine.loop.call_later(min(seconds, _LONGEST_NAP), self._wake)
+        timer = self._engine.loop.call_later(min(seconds, _LONGEST_NAP), self._wake, context=empty_context())
         try:
             await nap
         finally:
@@ -133,12 +174,12 @@ class Keeper:
         if self._nap is not None and not self._nap.done():
             self._nap.set_result(None)
 
-    def _begin(self, run: Run, group: asyncio.TaskGroup) -> None:
+    def _begin(self, run: Run) -> None:
         settings = self._settings
         calling = run.call_logged(self._job, settings.tick(run), at_most=settings.at_most)
-        task = group.create_task(calling, name=f"aiolocks-schedule:{settings.name}")
+        task = spawn(self._engine.loop, calling, name=f"aiolocks-schedule:{settings.name}", context=None)
         self._runs.add(task)
-        task.add_done_callback(functools.partial(self._ended, run))
+        task.add_done_callback(functools.partial(self._ended, run), context=empty_context())
 
     def _ended(self, run: Run, task: asyncio.Task[None]) -> None:
         self._runs.discard(task)

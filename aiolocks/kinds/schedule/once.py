@@ -49,7 +49,7 @@ async def claim_nearest(
         await ask_time(engine, name, clock)
         due = nearest(dues, clock.now())
         ask = plan.ask(due)
-        # The first tick of a schedule is run too: nobody is there before a tick to begin the register.
+        # The first tick of a schedule is run too: no process is there before a tick to begin the register.
         ask = ask._replace(flags=ask.flags + "f", in_time=min(ask.gap // 2, LATE))
         while True:
             await engine.sleep(max(0, due - clock.now()) / 1000)

@@ -19,7 +19,7 @@ LATE: Final = 60_000
 _IN_TIME: Final = 1_000
 """The same where the register is gone: later than that, another process may have run it before."""
 _LOOK_AGAIN: Final = 1_000
-"""The run of another process is looked at that often where its end matters here, and four times a gap."""
+"""The run of another process is looked at that often where its end matters to this one, and 4 times a gap."""
 _WEEK: Final = 7 * 24 * 3_600_000
 _SET_BACK: Final = 60_000
 """A tick that was claimed so far in the future was claimed before the server's clock was set back."""
@@ -50,7 +50,7 @@ class Plan:
     """The next claim of one schedule in one process, by what the register said last.
 
     Invariants:
-    - no tick is asked for before it is due, as far as the server's time is known here;
+    - no tick is asked for before it is due, as far as this process knows the server's time;
     - with `misfire="all"` each tick is asked for by itself, in order; otherwise the latest that is due;
     - a tick that is known to be claimed is asked for again only to find out whether its run was lost.
     """
@@ -61,8 +61,8 @@ class Plan:
         self._name = name
         self._dues = dues
         self._policy = policy
-        self._known: int | None = None  # the newest tick that is claimed, as far as is known here
-        self._passed: int | None = None  # up to here, nothing is of use any more
+        self._known: int | None = None  # the newest tick that is claimed, as far as this process knows
+        self._passed: int | None = None  # up to this tick, no claim is of use any more
         self._not_before = 0  # another run is in the way until then
         self._watch_at: int | None = None  # when to see whether a run was lost
 

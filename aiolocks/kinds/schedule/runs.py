@@ -8,13 +8,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, final
 
+from ..._tasks import empty_context
 from ..._visible import visible
 from ...errors import LockError, LockLostError
-from ...lock.binding import Binding
-from ...lock.claim import QueuePolicy, Resource
+from ...lock import together
 from ...lock.clock import milliseconds
 from ...lock.context import Context
-from ...lock.lease import BodyScope, Lease
+from ...lock.lease import Binding, BodyScope, Lease, LeaseState, QueuePolicy, Resource
 from ...lock.options import Options
 from .clock import ServerClock
 from .steps import Ask, Claimed, NotClaimed, TickSteps
@@ -62,13 +62,54 @@ class Run:
             LockLostError: The lease was lost.
             BackendError: Redis did not confirm the end.
         """
-        loop = self._engine.loop
         self.began()
+        self._tell_begin(tick)
+        began = self._engine.now()
+        try:
+            result = await self._held(job, tick, at_most)
+        finally:
+            # Where the server has not confirmed the end, it is a run that is lost: the next claim tells.
+            if self.lease.state is LeaseState.RELEASED:
+                self._engine.events.ran(
+                    self.lease.fencing_token,
+                    "schedule",
+                    tick.name,
+                    self._commands.outcome,
+                    seconds=self._engine.now() - began,
+                )
+        return result
+
+    def _tell_begin(self, tick: Tick) -> None:
+        """How late a tick is at its first run, and which ticks before it were missed."""
+        reply = self.reply
+        if reply.due is None or reply.attempt != 1:
+            return
+        late = max(0.0, reply.now_us / 1e6 - reply.due / 1e3)
+        self._engine.events.ticked(
+            self.lease.fencing_token, "schedule", tick.name, late=late, missed=tick.missed
+        )
+        if tick.missed:
+            together.tell(
+                log,
+                logging.INFO,
+                "schedule %r: %d ticks before that of %s were missed: no process has claimed them in time",
+                *(tick.name, tick.missed, tick.due),
+                name=f"{tick.name!r} ({tick.missed})",
+                many="%d schedules have missed ticks, which no process has claimed in time%s: %s",
+            )
+
+    async def _held(self, job: Callable[[Tick], Awaitable[T]], tick: Tick, at_most: float | None) -> T:
+        """The job under the lease of its run, which ends with the outcome."""
+        loop = self._engine.loop
         async with self.lease:
             # Not asyncio.timeout: up to Python 3.12 it does not know its own cancellation any more once a
             # task group has failed in the job.
             limit = BodyScope(loop)
-            timer = None if at_most is None else loop.call_later(at_most, limit.cancel, "at_most has passed")
+            timer = (
+                None
+                if at_most is None
+                else loop.call_later(at_most, limit.cancel, "at_most has passed", context=empty_context())
+            )
             try:
                 result = await job(tick)
             except BaseException as error:
@@ -95,23 +136,40 @@ class Run:
         return "stopped" if limit.cancelled_by_others else "failed"
 
     async def call_logged(self, job: Job, tick: Tick, *, at_most: float | None) -> None:
-        """The same where nobody waits for it: what goes wrong is logged."""
-        told = f"schedule {tick.name!r}: the run of {tick.due}"
+        """The same where no caller waits for it: errors are logged."""
+        name, due = tick.name, tick.due
         try:
             await self.call(job, tick, at_most=at_most)
         except LockLostError as error:
-            log.warning("%s was cancelled: %s", told, error)
+            together.tell(
+                log,
+                logging.WARNING,
+                "schedule %r: the run of %s was cancelled: %s",
+                *(name, due, error),
+                name=repr(name),
+                many="%d runs of schedules were cancelled, as their leases were lost%s: %s",
+            )
         except LockError as error:
-            log.warning("%s has ended, and Redis did not confirm it: %s", told, error)
+            together.tell(
+                log,
+                self._engine.log_level(error),
+                "schedule %r: the run of %s has ended, and Redis did not confirm it: %s",
+                *(name, due, error),
+                name=repr(name),
+                many="%d runs of schedules have ended, and Redis did not confirm it: %s: %s",
+                why=str(error),
+            )
         except asyncio.CancelledError:
-            if self._commands.outcome == "failed":  # nobody has cancelled it
-                log.exception("%s failed", told)
+            if self._commands.outcome == "failed":  # no task has cancelled it
+                log.exception("schedule %r: the run of %s failed", name, due)
             raise
-        except Exception:
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException:  # a panic of an extension in Rust is no Exception
             if self._commands.outcome == "timeout":
-                log.warning("%s was cancelled after at_most=%g s", told, at_most)
+                log.warning("schedule %r: the run of %s was cancelled after at_most=%g s", name, due, at_most)
             else:
-                log.exception("%s failed", told)
+                log.exception("schedule %r: the run of %s failed", name, due)
 
     def take_back(self) -> None:
         """Synchronous: the job was never called, and another process may run the tick."""
@@ -131,7 +189,7 @@ class Claims:
     """The claims of one schedule in one process, one after the other.
 
     Invariant: a claim that had no answer, or had it too late, is given back before the next one is made. So a
-    tick that the server has granted, and nobody has run, is run by the next claim.
+    tick that the server has granted, and no process has run, is run by the next claim.
 
     Args:
         zone: The time zone in which the log tells of ticks.
@@ -169,7 +227,7 @@ class Claims:
                 retention_ms=milliseconds(engine.settings.fence_retention),
                 session=engine.session_id,
             )
-            # Each has a gate of its own: nobody waits here, and runs stand side by side.
+            # Each claim has a gate of its own: no claim waits in it, and runs go on side by side.
             resource = Resource(commands, ("schedule", self._name, engine.token()), _SEVERAL)
             binding: Binding[Lease] = Binding(
                 engine,
@@ -213,17 +271,31 @@ class Claims:
         for text in commands.lost:
             run = lost_run(text, self._zone)
             what = f"the run of {run.due}" if run.due else f"the run out of turn of {run.began}"
-            log.warning(
+            self._engine.events.ran(run.fencing_token, "schedule", self._name, "lost", seconds=0.0)
+            together.tell(
+                log,
+                logging.WARNING,
                 "schedule %r: %s was lost: its process (%s on %s) died, froze or was cut off",
                 *(self._name, what, run.pid, visible(str(run.host))),
+                name=repr(self._name),
+                many="%d runs of schedules were lost: their process (%s) died, froze or was cut off: %s",
+                why=f"{run.pid} on {visible(str(run.host))}",
             )
 
     def _tell_skipped(self, ask: Ask, reply: Claimed | NotClaimed) -> None:
         if isinstance(reply, NotClaimed) and reply.why == "skipped" and ask.due is not None:
+            self._engine.events.ran(None, "schedule", self._name, "skipped", seconds=0.0)
             # A run of an hour may have a thousand ticks in its way.
             level = logging.DEBUG if self._skips else logging.WARNING
             due = at(ask.due, self._zone)
-            log.log(level, "schedule %r: the tick of %s is skipped: another run goes on", self._name, due)
+            together.tell(
+                log,
+                level,
+                "schedule %r: the tick of %s is skipped: another run goes on",
+                *(self._name, due),
+                name=repr(self._name),
+                many="%d ticks of schedules are skipped: other runs go on%s: %s",
+            )
             self._skips = True
         elif isinstance(reply, Claimed) or reply.ends_in is None:
             self._skips = False

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Never, ParamSpec, Self, TypeVar, cast, final
 
+from ..._tasks import spawn
+from ...errors import SessionClosedError
 from ...lock.context import Context
 from ...lock.misuse import AsyncOnly
 from ...lock.options import Metadata, Seconds, reject_unknown, whole_number
-from ...lock.sources import engine_of, source_of
+from ...lock.sources import Client, engine_of, source_of
 from .keeper import Keeper
 from .once import claim_nearest, trigger
 from .plan import Misfire, Overlap
@@ -52,7 +54,7 @@ class Schedule(AsyncOnly):
     however wrong it is. The run is a lease: it is renewed while the job runs, has a fencing token, and the
     job is cancelled when it is lost.
 
-    If the server has lost its data, and the register with them, a tick is run only by a process that has seen
+    If the server has lost its data, and the register with it, a tick is run only by a process that has seen
     the claim of the tick before, and only within a second: at worst a tick is not run. A server that fails
     over to a replica without the last claim can grant a tick twice; a store that compares
     `tick.fencing_token` is safe.
@@ -98,7 +100,7 @@ class Schedule(AsyncOnly):
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         name: str,
         *,
         cron: str | None = None,
@@ -177,7 +179,8 @@ class Schedule(AsyncOnly):
         if self._keeping is not None:
             raise RuntimeError(f"{self!r} is kept already: enter it once in a process")
         keeper, name = self._keeper(), f"aiolocks-schedule:{self.name}"
-        self._keeping = keeper, asyncio.create_task(keeper.kept_logged(), name=name)
+        keeping = spawn(asyncio.get_running_loop(), keeper.kept_logged(), name=name, context=None)
+        self._keeping = keeper, keeping
         return self
 
     async def __aexit__(
@@ -190,6 +193,8 @@ class Schedule(AsyncOnly):
         keeping.cancel()
         await asyncio.wait([keeping])
         error = keeper.ended_by if keeping.cancelled() else keeping.exception()
+        if error is None and keeper.session_closed:  # it was cancelled before it could notice
+            error = SessionClosedError("the session was closed while waiting")
         if error is not None and exc is None:
             try:
                 raise error
@@ -243,8 +248,8 @@ class Schedule(AsyncOnly):
 
         Each call claims the nearest tick. If this tick is due soon, the call waits for it first. The clock of
         the process may differ from the server's by less than half of the time between two ticks, and by less
-        than a minute. The first call for a tick runs the function, and the others return None at once. With
-        `redo`, a call after a run that was lost or stopped runs it again. `misfire` and `jitter` have no
+        than a minute. The first call for a tick runs the function, and the other calls return None at once.
+        With `redo`, a call after a run that was lost or stopped runs it again. `misfire` and `jitter` have no
         effect, because the other scheduler decides when to call.
 
         Raises:
@@ -278,11 +283,11 @@ class Schedule(AsyncOnly):
     # -- looking at it
 
     async def history(self, limit: int = 20) -> list[TickRecord]:
-        """The last runs of all processes, also those that go on now; the latest first.
+        """The last runs of all processes, also the runs that go on now; the latest first.
 
         The server keeps the last 100 runs that have ended. It keeps them as long as the register: at least
         twice the time between two ticks, and at least a week after the last tick. Of ticks that were skipped
-        in a row, the last one stands for all.
+        in a row, or missed, the last one stands for all. A missed tick is known from the next run on.
 
         Args:
             limit: How many runs at most, 1 to 100. Default 20.

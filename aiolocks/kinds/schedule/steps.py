@@ -12,7 +12,7 @@ from ...transport.commands.family import Family, Kind, Step
 from ...transport.commands.listening import Listener
 from ...transport.commands.snapshots import NO_CONTENT, Content, Snapshot
 from ...transport.keys import key
-from ...transport.request import Argument, Command, Script
+from ...transport.request import Argument, Request, Script
 from ..permits import (
     FORCE_PERMITS,
     NEEDS,
@@ -28,8 +28,8 @@ from ..permits import (
 
 _CLAIM: Final = Script("schedule_claim", *SHARED, "ticks", "claims")
 _TRIGGER: Final = Script("schedule_trigger", *SHARED, "ticks", "claims")
-_RELEASE: Final = Script("schedule_release", *SHARED, "ticks")
-_READ: Final = Script("schedule_read")
+_RELEASE: Final = Script("schedule_release", *SHARED, "ticks", frees=True)
+_READ: Final = Script("schedule_read", moves=True)
 
 _KIND: Final = "schedule"
 
@@ -108,7 +108,7 @@ class Claimed(NamedTuple):
 
     Attributes:
         due: Its due time; None for a run out of turn.
-        before: The tick that was claimed before it, by anybody.
+        before: The tick that was claimed before it, by any process.
         attempt: 1 for the first run of the tick, more for one that was lost before.
         now_us: The server's time, microseconds.
     """
@@ -161,7 +161,7 @@ class TickSteps(RunSteps):
         self.token = ""
         self.outcome = ""
         self.detail = ""
-        # Nobody waits in a queue for a tick, but the steps of permits have a place for the two keys of one.
+        # No session waits in a queue for a tick, but the steps of permits have a place for its two keys.
         self.bell = key(prefix, _KIND, name, f"bell.{session}")
         self._keys = tuple(
             self.bell if role == "bell" else key(prefix, _KIND, name, role) for role in ("", *TICKS.keys)
@@ -170,7 +170,7 @@ class TickSteps(RunSteps):
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, self._keys[4:5], deadlines=self._keys[:1])
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         ask, self.token = self._ask, token
         args: tuple[Argument, ...] = (
             token,
@@ -182,10 +182,10 @@ class TickSteps(RunSteps):
             ask.redo,
         )
         if ask.due is None:
-            return Command(_TRIGGER, self._keys, args, self._answer, lane=token)
+            return Request(_TRIGGER, self._keys, args, self._answer, lane=token)
         times = (ask.due, _or_empty(ask.known), ask.before, ask.gap, _or_empty(ask.latest), ask.in_time)
         args = (*args, *times, ask.definition, ask.again)
-        return Command(_CLAIM, self._keys, args, self._answer, lane=token)
+        return Request(_CLAIM, self._keys, args, self._answer, lane=token)
 
     def _answer(self, raw: Any) -> Answer:
         if raw[0]:
@@ -199,11 +199,11 @@ class TickSteps(RunSteps):
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
+    ) -> Request[Released]:
         ask = self._ask
         detail = json.dumps(self.detail)
         args = (token, self._retention(ttl_ms), self.outcome, detail, ask.redo, ask.definition)
-        return Command(_RELEASE, self._keys, args, released, lane=token)
+        return Request(_RELEASE, self._keys, args, released, lane=token)
 
 
 @final
@@ -226,10 +226,10 @@ class Read(NamedTuple):
     records: list[bytes]
 
 
-def reading(prefix: str, name: str, *, records: int) -> Command[Read]:
+def reading(prefix: str, name: str, *, records: int) -> Request[Read]:
     """Reads the register and as many `records`; with 0 of them, hardly more than the server's time."""
     roles = ("", "register", "history")
-    return Command(_READ, tuple(key(prefix, _KIND, name, role) for role in roles), (records,), _read)
+    return Request(_READ, tuple(key(prefix, _KIND, name, role) for role in roles), (records,), _read)
 
 
 def _read(raw: Any) -> Read:
@@ -257,10 +257,10 @@ class Times(NamedTuple):
     next: int | None
 
 
-def times(prefix: str, name: str) -> Command[list[Times]]:
-    """Reads which times a schedule has; those for which a process has asked last come first."""
+def times(prefix: str, name: str) -> Request[list[Times]]:
+    """Reads which times a schedule has; the times for which a process has asked last come first."""
     register = key(prefix, _KIND, name, "register")
-    return Command(None, (register,), ("HGETALL", register), _times, lane=register.decode())
+    return Request(None, (register,), ("HGETALL", register), _times, lane=register.decode())
 
 
 def _times(raw: Any) -> list[Times]:

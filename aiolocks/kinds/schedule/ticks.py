@@ -13,7 +13,7 @@ from ...lock.lease import Lease
 from .dues import Dues, between
 from .steps import Read
 
-Outcome = Literal["running", "done", "failed", "timeout", "stopped", "lost", "skipped"]
+Outcome = Literal["running", "done", "failed", "timeout", "stopped", "lost", "skipped", "missed"]
 
 _SKIPPED: Final = "skipped"
 
@@ -27,7 +27,7 @@ class Tick:
         name: Name of the schedule.
         due: When it was due, in the time zone of the schedule; for `trigger`, when the run began. Take dates
             and periods from this field, because the clock of the machine may be wrong.
-        fencing_token: Larger than that of every earlier run, for a store that refuses late writes.
+        fencing_token: Larger than the token of every earlier run, for a store that refuses late writes.
         missed: How many ticks were due between this one and the last claimed one, and were not run; at most
             10 000 are counted, and none from before a change of the schedule.
         attempt: 1 for the first run of this tick, more if earlier ones were lost or stopped (`redo`); 0 for
@@ -52,18 +52,19 @@ class TickRecord:
         outcome: `"running"`. `"done"`. `"failed"`: the job raised. `"timeout"`: it was cancelled after
             `at_most`. `"stopped"`: its process was shut down. `"lost"`: its process died, froze or was cut
             off. `"skipped"`: another run was going on (`overlap="skip"`), and this one never began.
+            `"missed"`: no process has claimed it in time.
         due: When the tick was due; None for a run by `trigger`.
-        began: When the run began.
+        began: When the run began; of a tick without a run, when it was skipped, or due.
         ended: When it ended; None while it goes on, and if this is unknown (`"lost"`).
         duration: Seconds from `began` to `ended`, up to now while it goes on; None if this is unknown.
         attempt: As in `Tick`.
         missed: As in `Tick`, for the times of the schedule that is asked; 0 for a run from before a change of
-            the schedule. For `"skipped"`: how many ticks before it were skipped in a row.
-        fencing_token: As in `Tick`; 0 for `"skipped"`.
+            the schedule. For `"skipped"` and `"missed"`: how many ticks before it were, in a row.
+        fencing_token: As in `Tick`; 0 for `"skipped"` and `"missed"`.
         error: For `"failed"`: the type and text of the exception.
         host: Name of the machine that ran it; None if none did.
         pid: Process id on that machine.
-        metadata: The metadata of the user: those of the session and of the schedule.
+        metadata: The metadata of the user: of the session and of the schedule.
     """
 
     outcome: Outcome
@@ -81,14 +82,34 @@ class TickRecord:
 
 
 def history(read: Read, dues: Dues | None, zone: dt.tzinfo) -> list[TickRecord]:
-    """The runs that go on and those that have ended, the one that began last first.
+    """The runs that go on and the runs that have ended; the run that began last comes first.
 
     Without `dues`, it cannot tell how many ticks were missed, and says 0.
     """
     found = [_unended(token, run, read) for token, run in read.runs.items()]
     found += [json.loads(record) for record in read.records]
     records = [_record(fields, read.now_us // 1000, dues, zone) for fields in found]
+    if dues is not None:
+        records += [
+            _missed(record, dues, zone) for record in records if record.missed and record.attempt == 1
+        ]
     return sorted(records, key=lambda record: (record.began, record.fencing_token), reverse=True)
+
+
+def _missed(after: TickRecord, dues: Dues, zone: dt.tzinfo) -> TickRecord:
+    """Of the ticks that were missed before this one, the last: it stands for all."""
+    assert after.due is not None
+    due = at(dues.latest(round(after.due.timestamp() * 1000) - 1), zone)
+    return TickRecord(
+        outcome="missed",
+        due=due,
+        began=due,
+        ended=None,
+        duration=None,
+        attempt=0,
+        missed=after.missed - 1,
+        fencing_token=0,
+    )
 
 
 def lost_run(record: bytes, zone: dt.tzinfo) -> TickRecord:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from ..._tasks import empty_context
 from .. import faults
 from ..faults import Fault
-from ..request import Call
+from ..request import Request
 
 PAUSE_FIRST: Final = 0.002
 _PAUSE_MAXIMUM: Final = 0.05
@@ -25,13 +26,13 @@ class _Backlog:
     """The requests of one slot that wait.
 
     Attributes:
-        due: Loop time at which it goes on, unless it is held up or nobody is known to serve the slot.
+        due: Loop time at which it goes on, unless it is held up or no node is known to serve the slot.
         held_up: Number of nodes that the slot has left and that still owe replies.
         why: The fault that a node named; None: no node is known.
     """
 
     due: float
-    calls: list[Call[Any]] = field(default_factory=list)
+    calls: list[Request[Any]] = field(default_factory=list)
     held_up: int = 0
     timer: asyncio.TimerHandle | None = None
     why: Fault | None = None
@@ -55,7 +56,7 @@ class Backlogs:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        send: Callable[[Call[Any]], None],
+        send: Callable[[Request[Any]], None],
         *,
         served: Callable[[int], bool],
         trouble: Callable[[], BaseException | None],
@@ -74,26 +75,24 @@ class Backlogs:
     def has_lane(self, slot: int, lane: str) -> bool:
         """Whether a request of that lane waits in the slot's backlog."""
         backlog = self._backlogs.get(slot)
-        return backlog is not None and any(
-            call.command.lane == lane for call in backlog.calls if not call.done
-        )
+        return backlog is not None and any(call.lane == lane for call in backlog.calls if not call.done)
 
     @property
     def busy(self) -> bool:
-        """Whether anybody waits."""
+        """Whether a request waits."""
         return any(not call.done for backlog in self._backlogs.values() for call in backlog.calls)
 
     @property
     def unserved(self) -> bool:
-        """Whether anybody waits for a slot that nobody is known to serve."""
+        """Whether a request waits for a slot that no node is known to serve."""
         return any(
             any(not call.done for call in backlog.calls)
             for slot, backlog in self._backlogs.items()
             if not self._served(slot)
         )
 
-    def hold(self, slot: int, call: Call[Any], *, why: Fault | None = None, pause: float = 0.0) -> None:
-        """It waits, after the others of its slot, for `pause` seconds at least if it is the first."""
+    def hold(self, slot: int, call: Request[Any], *, why: Fault | None = None, pause: float = 0.0) -> None:
+        """It waits, behind the earlier requests of its slot; if it is the first, `pause` seconds at least."""
         backlog = self._backlogs.get(slot)
         if backlog is None:
             backlog = self._backlogs[slot] = _Backlog(self._loop.time() + max(pause, self.pause(slot)))
@@ -111,7 +110,7 @@ class Backlogs:
         return pause
 
     def hold_up(self, slot: int) -> Callable[[object], None]:
-        """Nobody of the slot goes on before what is returned has been called."""
+        """No request of the slot goes on before the returned function has been called."""
         backlog = self._backlogs.get(slot)
         if backlog is None:
             backlog = self._backlogs[slot] = _Backlog(self._loop.time())
@@ -130,25 +129,25 @@ class Backlogs:
             self._set_timer(slot, backlog)
 
     def fail(self, error: BaseException) -> None:
-        """Nobody serves those slots of which nobody is known to, and that is how it stays."""
+        """Ends the requests for slots that no node is known to serve: no node will be known."""
         for slot, backlog in tuple(self._backlogs.items()):
             if not self._served(slot):
-                self._end(slot, backlog, lambda call: faults.of_driver(error, call.command.keys))
+                self._end(slot, backlog, lambda call: faults.of_driver(error, call.keys))
 
     def tell_impatient(self, error: BaseException) -> None:
-        """No node is known to serve those slots: calls that are not patient do not wait for one."""
+        """Ends the calls that are not patient and wait for a slot that no node is known to serve."""
         for slot, backlog in tuple(self._backlogs.items()):
             if not self._served(slot):
                 for call in tuple(backlog.calls):
                     if not call.patient:
-                        call.fault(faults.of_driver(error, call.command.keys))
+                        call.fault(faults.of_driver(error, call.keys))
 
     def close(self) -> None:
         self.closed = True
         for slot, backlog in tuple(self._backlogs.items()):
             self._end(slot, backlog, lambda _: faults.session_closed())
 
-    def _end(self, slot: int, backlog: _Backlog, fault: Callable[[Call[Any]], Fault]) -> None:
+    def _end(self, slot: int, backlog: _Backlog, fault: Callable[[Request[Any]], Fault]) -> None:
         self._remove(slot, backlog)
         for call in backlog.calls:
             call.fault(fault(call))
@@ -167,8 +166,8 @@ class Backlogs:
         when = min((call.until for call in backlog.calls if not call.done), default=math.inf)
         if not backlog.held_up and (self._served(slot) or not backlog.calls):
             when = min(when, backlog.due)
-        if when < math.inf:  # or else somebody who holds it up will say so
-            backlog.timer = self._loop.call_at(when, self._go_on, slot, backlog)
+        if when < math.inf:  # else `let_go` or `look_again` sets the timer
+            backlog.timer = self._loop.call_at(when, self._go_on, slot, backlog, context=empty_context())
 
     def _go_on(self, slot: int, backlog: _Backlog) -> None:
         backlog.timer = None

@@ -9,12 +9,13 @@ Invariants:
   has turned away wait in one backlog (`Backlogs`) for all of the slot, later ones queue after them, and the
   backlog goes on only when the node that the slot has left owes no reply of the slot any more;
 - while a slot moves, the steps of holders pass the backlog, in the form that declares one key
-  (`Script.mid_move`), unless a request of the same lane waits in it: no lease is lost because others cannot
+  (`Script.mid_move`), unless a request of the same lane waits in it: no lease is lost because waiters cannot
   acquire. An undo in this form is sent again when the slot has moved: then it takes the waiter out of the
   queue as well;
 - a request whose caller has left is never sent again, wherever it was turned away: so an undo, sent after it,
   is the last word;
-- while a request waits for a table or a node, the table is learned again and again.
+- while a request waits for a table or a node, the table is learned again and again;
+- a release that a former master of its slot has confirmed is sent again to the present one (`Releases`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from ..driver import Address
 from ..hearing import OnRung
 from ..keys import slot_of
 from ..outages import Outage
-from ..request import Call, Command, Proof
+from ..releases import Releases
+from ..request import Proof, Request
 from ..sagas import SagaCommand, Sagas
 from .backlogs import Backlogs
 from .connections import NodeConnections
@@ -76,6 +78,7 @@ class Clustered:
             trouble=lambda: self._refresher.trouble or slots.gap,
         )
         self._bells: dict[bytes, None] = {}  # hung up, and not ignored since
+        self._releases = Releases(loop, self.send, slots.owner, slots.owners, partial(on_rung, "local"))
         self._sagas = Sagas(self.send, partial(on_rung, "local"), loop)
         self._refresher = TopologyRefresher(
             loop,
@@ -108,8 +111,8 @@ class Clustered:
     def hears(self) -> bool:
         """Whether all nodes that this session has talked to, and not lost, tell of bells.
 
-        One that is away, or is only being connected, makes everybody poll: of which bells it would have told
-        is not asked here.
+        A node that is away, or is only being connected, makes all waiters poll, whichever bells it would have
+        told of.
         """
         return bool(self._nodes.by_address) and all(node.hears for node in self._nodes.by_address.values())
 
@@ -128,17 +131,17 @@ class Clustered:
 
     # -- sending
 
-    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self._closed:
             call.fault(faults.session_closed())
             return
-        if isinstance(call.command, SagaCommand):
+        if isinstance(call, SagaCommand):
             self._sagas.begin(call, at_once=at_once)
             return
-        if not call.command.keys:
+        if not call.keys:
             self._scan(call)
             return
-        for bell in call.command.bells:
+        for bell in call.bells:
             self._bells[bell] = None
         slot = slot_of_call(call)
         if slot in self._backlogs:
@@ -146,26 +149,26 @@ class Clustered:
         else:
             self._pass_on(slot, call, at_once=at_once, corked=corked)
 
-    def _scan(self, call: Call[Any]) -> None:
+    def _scan(self, call: Request[Any]) -> None:
         """A `SCAN` goes from one node to the next; its cursor says where it has come to."""
         if not self._slots.known:
             self._backlogs.hold(0, call)
             self._refresher.start()
             return
         nodes = sorted(self._slots.owners())
-        at, cursor = position(call.command.args[1], nodes)
+        at, cursor = position(call.args[1], nodes)
 
         def page(raw: Any) -> list[Any]:
             return [cursor_behind(nodes, at, raw[0]), raw[1]]
 
-        command = Command(None, (), ("SCAN", cursor, *call.command.args[2:]), page)
-        one = Call(command, call.reply, call.fault, until=call.until, patient=call.patient)
+        command = Request(None, (), ("SCAN", cursor, *call.args[2:]), page)
+        one = command.again().ask(call.reply, call.fault, until=call.until, patient=call.patient)
         node = self._nodes.to(nodes[at])
         node.send(one)
         if not node.ready:
             self._nodes.look_after()
 
-    def forget(self, call: Call[Any]) -> bool:
+    def forget(self, call: Request[Any]) -> bool:
         self._sagas.forget(call)
         call.done = True
         return call.written or call.unconfirmed
@@ -189,21 +192,23 @@ class Clustered:
         for node in self._nodes.by_address.values():
             node.ignore_bell(bell)
 
-    def _pass_on(self, slot: int, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def _pass_on(self, slot: int, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         owner = self._slots.owner(slot)
         if owner is None:
             self._backlogs.hold(slot, call)
             self._refresher.start()
             return
         node = self._nodes.to(owner)
+        self._releases.follow(call, owner)
+        call.guarded, call.plain = True, False
         node.send(call, at_once=at_once, corked=corked)
         if not node.ready:
             self._nodes.look_after()
 
     # -- turned away
 
-    def redirected(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
-        """A node has turned it away: whether it goes on from here."""
+    def redirected(self, node: Multiplexed, call: Request[Any], error: Exception) -> bool:
+        """A node has turned the call away. Whether the call goes on at another node, or later."""
         return not self._closed and node in self._nodes and self._redirects.follow(node, call, error)
 
     def trial_redirected(self, node: Multiplexed, bell: bytes, redirect: faults.Redirect) -> None:
@@ -212,7 +217,7 @@ class Clustered:
             self._redirects.follow_trial(node, slot_of(bell), redirect)
 
     def _moved(self, slot: int) -> None:
-        """Another node serves it than was known."""
+        """Another node serves the slot than was known."""
         self._rehang({slot})
         self._refresher.start()
 
@@ -240,6 +245,7 @@ class Clustered:
             if address not in owners and not node.busy:
                 node.outage.left()
                 self._nodes.leave(address)
+        self._releases.look()  # a node may have said MOVED before
         if changed:
             self._rehang(changed)
         self._tell_impatient()
@@ -253,7 +259,7 @@ class Clustered:
         for node in tuple(self._nodes.by_address.values()):
             node.tell_impatient()
 
-    def _served_elsewhere(self, address: Address) -> Callable[[Call[Any]], bool]:
+    def _served_elsewhere(self, address: Address) -> Callable[[Request[Any]], bool]:
         return lambda call: self._slots.owner(slot_of_call(call)) != address
 
     def _no_table(self, error: BaseException) -> None:
@@ -264,7 +270,7 @@ class Clustered:
     def broken(self, node: Multiplexed) -> None:
         """It has no connection any more; requests without a reply are sent again, to the right node.
 
-        The network may have broken connections to other nodes, too: those that have nothing to do are tried.
+        The network may have broken connections to other nodes, too: the idle ones are tried.
         """
         if self._closed or node not in self._nodes:
             return
@@ -296,8 +302,8 @@ class Clustered:
     async def aclose(self, grace: float) -> None:
         deadline = self._loop.time() + grace
         try:
-            # Here, and not each node by itself: what one turns away another is to have. Polled, as its end is
-            # nobody else's business.
+            # For all nodes at once: what one node turns away another is to have. Polled, as a request tells
+            # its end to its caller alone.
             while self._loop.time() < deadline and (self._backlogs.busy or self._nodes.busy):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             self._end()
@@ -305,7 +311,7 @@ class Clustered:
             await self._nodes.aclose(max(0.05, deadline - self._loop.time()))
         finally:
             self._end()
-            self._nodes.close()  # if the loop ends meanwhile, nobody else does
+            self._nodes.close()  # if the loop ends meanwhile, no other code does
 
     def _end(self) -> None:
         self._closed = True

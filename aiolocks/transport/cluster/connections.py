@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from ..._tasks import empty_context
 from ..closed_loops import background, call_later
 from ..connection import Multiplexed, bare
 from ..driver import Address
-from ..request import Call, Command, ignore
+from ..request import Request, ignore
 
 _STUCK: Final = 0.1
 _STUCK_MAXIMUM: Final = 0.5
-"""Seconds that requests wait for a connection before it is asked whether another node serves them by now."""
+"""Seconds that requests wait for a connection before the nodes are asked which one serves them by now."""
 _AWAY: Final = 1.5
 """Seconds, where no request waits, from such a question to a try to connect, and from that to the next."""
 _TRIED: Final = 0.5
@@ -83,15 +84,15 @@ class NodeConnections:
         self._former_commands += node.commands_sent
         closing = background(self._loop, node.aclose(0.0), name="aiolocks-leave")
         self._leaving.add(closing)
-        closing.add_done_callback(self._leaving.discard)
+        closing.add_done_callback(self._leaving.discard, context=empty_context())
 
     # -- nodes that cannot be reached
 
     def look_after(self) -> None:
         """Sees to it that requests which wait for a connection do not wait for a node that serves no more.
 
-        A node that is away is looked after too when nobody waits for it any more, if seldom: while it is
-        taken for one of the cluster, everybody polls. So it is tried whether it is back.
+        A node that is away is looked after, if seldom, also when no request waits for it any more: while it
+        counts as a node of the cluster, all waiters poll. So it is tried whether it is back.
         """
         if self._watch is not None:
             if self._watch.when() <= self._loop.time() + self._patience:
@@ -113,11 +114,11 @@ class NodeConnections:
             self._watch = call_later(self._loop, _AWAY, self._try)
 
     def _try(self) -> None:
-        """Nodes that are away may be back. Not beside the question: a node that is asked is not left."""
+        """Nodes that are away may be back. Not beside the question: a node that owes a reply is not left."""
         self._watch = call_later(self._loop, _AWAY, self._look)
         for node in self.by_address.values():
             if node.outage.lasts:
-                node.send(Call(bare(("PING",)), ignore, ignore, until=self._loop.time() + _TRIED))
+                node.send(bare(("PING",)).ask(ignore, ignore, until=self._loop.time() + _TRIED))
 
     # -- the nodes of the cluster
 
@@ -125,12 +126,12 @@ class NodeConnections:
         self._roll_call = call_later(self._loop, _ROLL_CALL, self._call_roll)
 
     def _call_roll(self) -> None:
-        """Asks one node for those of the cluster, of which all may be others until a table is needed."""
+        """Asks one node for the nodes of the cluster: all may be other ones by the time a table is needed."""
         self._roll_call = None
         node = next((node for node in self.by_address.values() if node.ready and node.driven), None)
         if node is not None:
-            command = Command(None, (), ("CLUSTER", "SLOTS"), self._learn_members)
-            node.send(Call(command, ignore, ignore, until=self._loop.time() + _ROLL_CALL))
+            command = Request(None, (), ("CLUSTER", "SLOTS"), self._learn_members)
+            node.send(command.again().ask(ignore, ignore, until=self._loop.time() + _ROLL_CALL))
         if self.by_address:
             self._call_roll_later()
 
@@ -143,7 +144,10 @@ class NodeConnections:
                 timer.cancel()
 
     async def aclose(self, grace: float) -> None:
-        closing = [self._loop.create_task(node.aclose(grace)) for node in self.by_address.values()]
+        closing = [
+            background(self._loop, node.aclose(grace), name="aiolocks-leave")
+            for node in self.by_address.values()
+        ]
         if ending := {*closing, *self._leaving}:
             await asyncio.wait(ending)
 

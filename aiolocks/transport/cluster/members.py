@@ -78,7 +78,7 @@ class Members:
         self._epoch = self._epoch if epoch is None else epoch
 
     def learn(self, rows: Any) -> None:
-        """The same from a table that a node told which was checked before."""
+        """The same, from a table of a node that was checked before."""
         with contextlib.suppress(StrangerError, UnreadableReplyError):
             self.believe(self.check(rows, ("", 0)))
 

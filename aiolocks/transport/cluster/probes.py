@@ -14,9 +14,9 @@ from .slots import Slots
 
 @final
 class Probes:
-    """A probe is a key in a slot of the node that is tried out: it turns all others away.
+    """A probe is a key in a slot of the node that is tried out: the node turns all other keys away.
 
-    Which slots it has may have changed a moment ago. And in a slot that is being moved away, it has no new
+    Which slots it has may have changed a moment ago. And in a slot that is being moved away, it takes no new
     key. So the first probe is in the slot of a request that waits for this node, which may be one that the
     node is only being given; where that is turned away, another slot is tried.
     """
@@ -28,10 +28,10 @@ class Probes:
         self._nodes = nodes
 
     def key(self, node: Multiplexed, name: bytes, turned_away: Collection[bytes]) -> bytes | None:
-        """One that begins with this name, in another slot than those; None if the node has no other."""
+        """A key that begins with this name, in no slot of `turned_away`; None if there is no such slot."""
         beside = {slot_of(bell) for bell in turned_away}
-        waiting = (call for call in node.waiting() if call.command.keys and slot_of_call(call) not in beside)
-        tags = (tag_of(call.command.keys[0]) for call in waiting)
+        waiting = (call for call in node.waiting() if call.keys and slot_of_call(call) not in beside)
+        tags = (tag_of(call.keys[0]) for call in waiting)
         tag = next((tag for tag in tags if tag is not None), None)
         if tag is None and node in self._nodes:  # else it is being left
             tag = self._slots.tag(self._nodes.address_of(node), beside=beside)

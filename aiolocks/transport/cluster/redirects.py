@@ -14,13 +14,13 @@ from ..driver import Address
 from ..faults import Redirect
 from ..hearing import ASKING
 from ..keys import slot_of
-from ..request import Call, Command, ignore
+from ..request import Request, ignore
 from .backlogs import PAUSE_FIRST, Backlogs
 from .connections import NodeConnections
 from .slots import Slots
 
 _CLEARED_WITHIN: Final = 1.0
-"""Seconds for which a node that owes replies of a slot that it has lost holds up what comes later."""
+"""Seconds for which a node that owes replies of a slot it has lost holds up later requests of the slot."""
 
 
 @final
@@ -54,8 +54,8 @@ class Redirects:
         self._on_moved = moved
         self._lost = lost
 
-    def follow(self, node: Multiplexed, call: Call[Any], error: Exception) -> bool:
-        """Sees to it that it goes on elsewhere, or later; False if the error is none of these answers."""
+    def follow(self, node: Multiplexed, call: Request[Any], error: Exception) -> bool:
+        """Has the call go on at another node, or later; False if the error is none of these answers."""
         redirect = faults.redirect(error)
         if redirect is None:
             return False
@@ -65,14 +65,14 @@ class Redirects:
         was_mid_move, call.mid_move = call.mid_move, redirect.mid_move and self._has_mid_move(slot, call)
         if call.mid_move and not was_mid_move:
             # As where a script is unknown: what was sent after it may be executed before it.
-            call.as_eval = True
+            call.as_eval, call.plain = True, False
             if call.undoes:
                 call.on_reply = partial(self._undo_the_rest, slot, call, call.on_reply)
             self._pass_on(slot, call, at_once=True)
             return True
         if redirect.to is None:
             call.mid_move = False
-            fault = faults.nameless() if redirect.nameless else faults.refused(error, call.command.keys)
+            fault = faults.nameless() if redirect.nameless else faults.refused(error, call.keys)
             self._backlogs.hold(slot, call, why=fault, pause=PAUSE_FIRST)
             if redirect.lost:
                 node.tell_state(call, fault)
@@ -99,37 +99,38 @@ class Redirects:
         if news:
             self._on_moved(slot)
 
-    def _undo_the_rest(self, slot: int, call: Call[Any], told: Callable[[Any], None], result: Any) -> None:
+    def _undo_the_rest(self, slot: int, call: Request[Any], told: Callable[[Any], None], result: Any) -> None:
         """The form for a slot that moves passes over the queue, and what a waiter has left there."""
         told(result)
-        # Its caller has had its answer, and counts on one: it is told only the waiters that the rest wakes.
+        # Its caller has had the one answer that it expects: it is told only which waiters the rest wakes.
         late: Callable[[Any], Any] = call.on_late or ignore
-        rest = Call(call.command, late, ignore, until=math.inf, undoes=True, as_eval=True, on_late=late)
+        rest = call.again().ask(late, ignore, until=math.inf, undoes=True, as_eval=True, on_late=late)
         if not self._backlogs.closed:
             self._backlogs.hold(slot, rest, pause=PAUSE_FIRST)
 
-    def _has_mid_move(self, slot: int, call: Call[Any]) -> bool:
-        script = call.command.script
+    def _has_mid_move(self, slot: int, call: Request[Any]) -> bool:
+        script = call.script
         return (
             script is not None
             and script.mid_move is not None
-            and not self._backlogs.has_lane(slot, call.command.lane)
+            and not self._backlogs.has_lane(slot, call.lane)
         )
 
-    def _ask(self, slot: int, call: Call[Any], to: Address, error: Exception) -> None:
-        if (slot in self._backlogs and not call.mid_move) or call.command.bells:
+    def _ask(self, slot: int, call: Request[Any], to: Address, error: Exception) -> None:
+        if (slot in self._backlogs and not call.mid_move) or call.bells:
             # A bell is hung up where the queue is, which is not among its keys.
-            self._backlogs.hold(slot, call, why=faults.refused(error, call.command.keys), pause=PAUSE_FIRST)
+            self._backlogs.hold(slot, call, why=faults.refused(error, call.keys), pause=PAUSE_FIRST)
             return
         call.elsewhere = True
-        call.as_eval = True  # if it did not know the script, it would have forgotten the asking
+        call.plain = False
+        call.as_eval = True  # if the node did not know the script, it would have forgotten the ASKING
         node = self._nodes.to(to)
         node.send(_asking(call.until), corked=True)
         node.send(call, at_once=True)
         if not node.ready:
             self._nodes.look_after()
 
-    def _moved(self, slot: int, call: Call[Any], to: Address, node: Multiplexed) -> None:
+    def _moved(self, slot: int, call: Request[Any], to: Address, node: Multiplexed) -> None:
         news = self._slots.move(slot, to)
         if slot in self._backlogs:
             self._backlogs.hold(slot, call)
@@ -147,12 +148,12 @@ class Redirects:
         """The backlog waits until the node has answered whatever of the slot was sent to it before."""
         cleared = self._backlogs.hold_up(slot)
         until = self._loop.time() + _CLEARED_WITHIN
-        node.send(Call(Command(None, (), ("PING",), ignore), cleared, cleared, until=until))
+        node.send(Request(None, (), ("PING",), ignore).ask(cleared, cleared, until=until))
 
 
-def slot_of_call(call: Call[Any]) -> int:
-    return slot_of(call.command.keys[0])
+def slot_of_call(call: Request[Any]) -> int:
+    return slot_of(call.keys[0])
 
 
-def _asking(until: float) -> Call[Any]:
-    return Call(Command(None, (), ASKING, ignore), ignore, ignore, until=until)
+def _asking(until: float) -> Request[Any]:
+    return Request(None, (), ASKING, ignore).ask(ignore, ignore, until=until)

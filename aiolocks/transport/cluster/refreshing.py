@@ -1,4 +1,4 @@
-"""Learning a cluster's table again, for as long as somebody needs it to change."""
+"""Learning a cluster's table again, for as long as a request needs it to change."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TopologyRefresher(OnDemandTask):
     """Learns the table while it is known to be out of date.
 
     Args:
-        needed: Whether somebody waits for the table to say something else.
+        needed: Whether a request waits for the table to say something else.
         outage: The log of the time until the first table could be learned; later, that of each node speaks.
-        learned: Told of the slots that are served by others now.
+        learned: Told of the slots that other nodes serve now.
         failed: Told why the table could not be learned this time, if that was known at once.
         gave_up: Told why there is no table, and will be none.
 

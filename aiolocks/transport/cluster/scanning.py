@@ -13,7 +13,7 @@ def position(cursor: object, nodes: Sequence[tuple[str, int]]) -> tuple[int, byt
     if not at:
         return 0, b"0"
     host, _, port = at.rpartition(":")
-    # A node that serves nothing any more: what it has not told, the others have.
+    # A node that serves nothing any more: the keys that it has not told, other nodes have.
     following = [number for number, node in enumerate(nodes) if node >= (host, int(port))]
     number = following[0] if following else len(nodes) - 1
     return number, there.encode() if nodes[number] == (host, int(port)) else b"0"

@@ -1,4 +1,4 @@
-"""Which node of a cluster serves which slot, as far as is known here."""
+"""Which node of a cluster serves which slot, as far as this session knows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from itertools import count, groupby
 from typing import Any, Final, TypeAlias, final
 
+from ..._tasks import empty_context
 from .. import faults
 from ..closed_loops import background
 from ..cluster_client import NodeConnectors
@@ -23,7 +24,7 @@ log = logging.getLogger("aiolocks.transport")
 _Table: TypeAlias = tuple[list[Address | None], frozenset[bytes], int | None, faults.NamelessError | None]
 """The node that serves each slot, the ids of the nodes, the epoch, and why a node of a slot is missing."""
 _STAGGER: Final = 0.2
-"""Seconds after which the next node is asked too: one that hangs is not to hold up the others' answer."""
+"""Seconds after which the next node is asked too: a node that hangs is not to hold up the other answers."""
 
 
 @final
@@ -34,7 +35,7 @@ class Slots:
 
     Attributes:
         known: Whether it has been learned.
-        gap: Why nobody is known to serve some of the slots, where the nodes say why.
+        gap: Why no node is known to serve some of the slots, where the nodes say why.
         members: The cluster whose table it is.
     """
 
@@ -49,7 +50,7 @@ class Slots:
         self.members = Members()
 
     def owner(self, slot: int) -> Address | None:
-        """The node that serves it; None: nobody is known to."""
+        """The node that serves it; None: no node is known to."""
         return self._owners[slot]
 
     def owners(self) -> tuple[Address, ...]:
@@ -65,17 +66,20 @@ class Slots:
         return True
 
     def tag(self, address: Address, *, beside: Collection[int]) -> bytes | None:
-        """The hash tag of a slot that this node serves, other than those; None if there is none."""
+        """The hash tag of a slot that this node serves, and not in `beside`; None if there is none."""
         own = {slot for slot in range(SLOTS) if self._owners[slot] == address}.difference(beside)
         if not own:
             return None
         return next(tag for number in count() if slot_of(tag := b"{%d}" % number) in own)
 
     async def learn(self) -> set[int]:
-        """Asks the nodes, of which the first that knows is believed: the slots that are served by others now.
+        """Asks the nodes, and believes the first that knows.
+
+        Returns:
+            The slots that another node serves than was known.
 
         Raises:
-            redis.exceptions.RedisError, OSError, TimeoutError: None could say.
+            redis.exceptions.RedisError, OSError, TimeoutError: No node could say.
         """
         try:
             fresh, ids, epoch, gap = await self._ask_around()
@@ -98,7 +102,7 @@ class Slots:
         self.gap = gap
 
     async def _ask_around(self) -> _Table:
-        # Those that served any by the last table come first: of the others, many may have gone for good.
+        # Nodes that served any slot by the last table come first: many other nodes may have gone for good.
         owners = self.owners()
         left = sorted(random.sample(self._seeds, len(self._seeds)), key=owners.__contains__)
         asked: list[asyncio.Task[_Table]] = []
@@ -108,7 +112,7 @@ class Slots:
             while left or asked:
                 if left:
                     question = background(loop, self._ask(left.pop()), name="aiolocks-slots")
-                    question.add_done_callback(hear_out)
+                    question.add_done_callback(hear_out, context=empty_context())
                     asked.append(question)
                 await asyncio.wait(
                     asked, timeout=_STAGGER if left else None, return_when=asyncio.FIRST_COMPLETED

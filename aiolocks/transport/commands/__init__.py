@@ -1,4 +1,4 @@
 """The typed commands: one function a script, which says what goes in and what comes out.
 
-Times are whole milliseconds here, as the server counts; the conversion is `aiolocks.lock.clock`.
+Times in this package are whole milliseconds, as the server counts; the conversion is `aiolocks.lock.clock`.
 """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from ..answers import BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
-from ..request import Argument, Command, JoinableRelease, Script
+from ..driver import pack
+from ..request import Argument, JoinableRelease, Request, Script
 from .snapshots import of_nobody
 from .standing import SEATED, WAITING, leave_letters, letters
 
@@ -17,11 +18,26 @@ if TYPE_CHECKING:
     from .waits import Wanted
 
 SEAT_LENGTH: Final = 16
-"""Characters of a token by which one waiter is told from the others of its session in a strict queue."""
+"""Characters of a token that tell the waiters of one session apart in a strict queue."""
 NO_SEAT: Final = "0" * SEAT_LENGTH
 _HANGS: Final = WAITING | SEATED
 _MOST_TOLD: Final = 8
 """The most holders that a refusal tells of; where it tells of that number, there may be more."""
+
+
+_FEW: Final = 10
+"""Arguments from which on their number has two digits."""
+
+_Arguments: TypeAlias = "tuple[Argument, ...]"
+_Packed: TypeAlias = "tuple[()] | tuple[int, int, tuple[bytes, ...], _Arguments, _Arguments, bytes]"
+"""A request that comes again: the ttl and the standing that it was made for, its keys, its arguments behind
+the token and behind the metadata, and `Request.head`. Empty: it was made once."""
+
+
+def _head(script: Script, keys: tuple[bytes, ...], args: tuple[Argument, ...]) -> bytes:
+    """The bytes of a request with so many arguments, up to the first of them."""
+    whole = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
+    return whole[: len(whole) - len(pack(args)) + len(b"*n\r\n")]
 
 
 class _Belled(Protocol):
@@ -42,18 +58,20 @@ class NameSteps:
 
     interval: tuple[float, float] | None = None
     """The ends of what is acquired, as users know them; None but for ranges."""
+    names: Sequence[str] = ()
+    """All names that it is of, where these are several."""
 
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
 
     @property
     def all_bells(self) -> tuple[bytes, ...]:
-        """All of them, where it waits in several places at once."""
+        """All its bells, where it waits in several places at once."""
         return (cast("_Belled", self).bell,)
 
     @property
     def lingers(self) -> float:
-        """Seconds for which a waiter that is gone without a word stays in the way of others, at most."""
+        """Seconds at most for which a waiter that is gone without a word stays in the way of other ones."""
         return BELL_TTL
 
     @property
@@ -65,7 +83,7 @@ class NameSteps:
         """The owner of that token: two tokens of one owner never exclude each other."""
         return token
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         """Takes it; a token that holds it already gets the same grant, with a new ttl.
 
         `standing` is a set of bits (`standing`): how the sender of the request stands to other waiters.
@@ -74,45 +92,45 @@ class NameSteps:
 
     @property
     def renewed_by(self) -> Script | None:
-        """The script that renews it, where that has a form for several; a renewal goes with others then."""
+        """The script that renews it, where that has a form for several; renewals go together then."""
         return None
 
-    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+    def renew(self, token: str, ttl_ms: int) -> Request[Kept]:
         """Sets the ttl again if the token holds it; never creates."""
         raise NotImplementedError
 
-    def renew_changed(self, token: str, ttl_ms: int) -> Command[Kept]:
+    def renew_changed(self, token: str, ttl_ms: int) -> Request[Kept]:
         """As `renew`, where another client has changed its key a moment ago: puts nothing back there."""
         return self.renew(token, ttl_ms)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
-        """Lets go, if the token holds it. Also undoes an acquire that nobody waits for.
+    ) -> Request[Released]:
+        """Lets go, if the token holds it. Also undoes an acquire whose caller has left.
 
         `ring` to wake the next in the queue, if it is free then; `leave` to leave the queue too.
         """
         raise NotImplementedError
 
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Request[int | None]:
         """Gives possession from one token to another; the fencing token, or None when neither holds it."""
         raise NotImplementedError
 
     def adopt_kept(
         self, old: str, new: str, ttl_ms: int, metadata: str, *, number: int
-    ) -> Command[int | None]:
+    ) -> Request[int | None]:
         """As `adopt`, of a lease whose fencing token is not the one in its key."""
         raise NotImplementedError
 
-    def annotate(self, token: str, metadata: str) -> Command[bool]:
+    def annotate(self, token: str, metadata: str) -> Request[bool]:
         """Changes what stands beside it if the token holds it; never creates, nor moves its end."""
         raise NotImplementedError
 
-    def owned(self, token: str) -> Command[bool]:
+    def owned(self, token: str) -> Request[bool]:
         """Whether the token holds it."""
         raise NotImplementedError
 
-    def locked(self) -> Command[bool]:
+    def locked(self) -> Request[bool]:
         """Whether a try now would be refused."""
         raise NotImplementedError
 
@@ -121,7 +139,7 @@ class NameSteps:
     def excluded_by(self, own: Sequence[tuple[NameSteps, str]], refused: Refused) -> bool:
         """Whether these possessions, steps with their token, exclude this for as long as they are held.
 
-        The server has said so: whatever is known here may have been lost since.
+        The server has said so: a lease that this session takes for held may have been lost since.
         """
         holding = {token or lease.split(b":")[0] for token, _, lease in _each(refused)}
         return any(steps.owner(token).encode() in holding for steps, token in own)
@@ -131,7 +149,7 @@ class NameSteps:
         return self._told_holders(refused)[0]
 
     def kept(self, refused: Refused) -> bool:
-        """Whether a refusal tells of nobody who holds it, and `at_least` keeps it."""
+        """Whether a refusal tells of no holder, and `at_least` keeps the name."""
         held, kept = self._told_holders(refused)
         return kept and not held
 
@@ -163,23 +181,23 @@ class NameSteps:
         """The holds that exclude it; None for a kind that takes no part in the search for deadlocks."""
         return None
 
-    def settle(self, token: str, ttl_ms: int) -> Command[None] | None:
+    def settle(self, token: str, ttl_ms: int) -> Request[None] | None:
         """Takes back what was sent for the token and not answered, where it would create something later."""
         return None
 
-    def watch(self, command: Command[Any]) -> None:
+    def watch(self, command: Request[Any]) -> None:
         """The server is to tell of what changes after this renewal, or question whether it is held."""
-        command.watched = command.keys[:1]
+        command.track(command.keys[:1])
 
-    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Request[Answer]:
         """Takes it from its holder; of the kinds that can be stolen."""
         raise NotImplementedError
 
-    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
+    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Request[Released]:
         """Lets go, but the name stays taken for a while; of the kinds that have `at_least`."""
         raise NotImplementedError
 
-    def listener(self, token: str) -> Listener | Command[int]:
+    def listener(self, token: str) -> Listener | Request[int]:
         """Tells the waiter with that token when to ask; for the kinds that have waiters."""
         raise NotImplementedError
 
@@ -197,13 +215,13 @@ class FamilySteps(NameSteps):
         number: How many names are acquired at once.
     """
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_acquiring", "_keys", "_releasing")
 
     family: Family
     number = 1
 
     _keys: tuple[bytes, ...]
-    """Those that each request names, or the first of them."""
+    """The keys that each request names, or the first of them."""
     _values: tuple[Argument, ...] = ()
     """The arguments that it always has, as `Family.values` names them."""
     _strict = False
@@ -212,6 +230,15 @@ class FamilySteps(NameSteps):
     """For how long after a lease what else stays with it."""
     _joins = True
     """Its release may go in one request with the acquire of the next waiter."""
+    _acquiring: _Packed | None
+    """The acquire that was made last, if it was made twice in a row: but for token and metadata, the next one
+    is mostly the same. None: no acquire was made yet."""
+    _releasing: _Packed | None
+    """As `_acquiring`."""
+
+    def __init__(self, retention_ms: int) -> None:
+        super().__init__(retention_ms)
+        self._acquiring = self._releasing = None
 
     def _with_bell(self) -> tuple[bytes, ...]:
         """Its keys, and the bell, where only waiters name it."""
@@ -220,8 +247,15 @@ class FamilySteps(NameSteps):
     def _seat(self, token: str) -> str:
         return token[:SEAT_LENGTH] if self._strict else NO_SEAT
 
-    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Command[Answer]:
+    def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         step = self.family.acquire
+        packed = self._acquiring
+        if packed and packed[0] == ttl_ms and packed[1] == standing:
+            _, _, keys, before, after, head = packed
+            args = (token, *before, metadata, *after)
+            request = Request(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
+            request.head = head
+            return request
         args = step.pick(
             (  # noqa: RUF005 - for each request, and unpacking costs more
                 token,
@@ -235,18 +269,24 @@ class FamilySteps(NameSteps):
             + self._values
         )
         keys = self._with_bell() if standing & _HANGS and step.bell_last else self._keys
-        return Command(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
+        if packed is None:
+            self._acquiring = ()
+        elif not self._strict and len(args) < _FEW and step.words[0] == "token" and "metadata" in step.words:
+            at = step.words.index("metadata")
+            head = _head(step.script, keys, args)
+            self._acquiring = ttl_ms, standing, keys, args[1:at], args[at + 1 :], head
+        return Request(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
 
     def _answer(self, raw: Any) -> Answer:
         """Reads the reply to an acquire, where that takes what the name knows."""
         raise NotImplementedError
 
-    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Request[Answer]:
         step = self.family.steal
         args = step.pick((token, ttl_ms, self._retention(ttl_ms), metadata, *self._values))
-        return Command(step.script, self._keys, args, step.reads, lane=token)
+        return Request(step.script, self._keys, args, step.reads, lane=token)
 
-    def renew(self, token: str, ttl_ms: int) -> Command[Kept]:
+    def renew(self, token: str, ttl_ms: int) -> Request[Kept]:
         step = self.family.renew
         args = step.pick(
             (  # noqa: RUF005 - for each request, and unpacking costs more
@@ -258,13 +298,27 @@ class FamilySteps(NameSteps):
             )
             + self._values
         )
-        return Command(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
+        return Request(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
 
     def release(
         self, token: str, ttl_ms: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
+    ) -> Request[Released]:
         family = self.family
         step = family.release
+        packed = self._releasing
+        if packed and packed[0] == ttl_ms and packed[1] == ring and not leave:
+            _, _, keys, before, _, head = packed
+            release: Request[Released] = JoinableRelease(
+                step.script,
+                keys,
+                (token, *before),
+                step.reads,
+                token=token,
+                acquire=family.acquire.script,
+                both=cast("Script", family.hand_over),
+            )
+            release.head = head
+            return release
         last = step.bell_last
         args = step.pick(
             (  # noqa: RUF005 - for each request, and unpacking costs more
@@ -278,37 +332,41 @@ class FamilySteps(NameSteps):
         keys = self._with_bell() if leave and last else self._keys
         both = family.hand_over
         if leave or both is None or not self._joins or (ring and not family.hand_over_wakes):
-            return Command(step.script, keys, args, step.reads, lane=token)
+            return Request(step.script, keys, args, step.reads, lane=token)
+        if packed is None:
+            self._releasing = ()
+        elif not self._strict and len(args) < _FEW and step.words[0] == "token":
+            self._releasing = ttl_ms, ring, keys, args[1:], (), _head(step.script, keys, args)
         return JoinableRelease(
             step.script, keys, args, step.reads, token=token, acquire=family.acquire.script, both=both
         )
 
-    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Command[Released]:
-        """Lets go, but what it held stays taken, by nobody, until `at_least_ms` after the grant."""
+    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Request[Released]:
+        """Lets go, but what it held stays taken, without a holder, until `at_least_ms` after the grant."""
         release = self.release(token, ttl_ms, ring=ring)
-        return Command(release.script, release.keys, (*release.args, at_least_ms), release.parse, lane=token)
+        return Request(release.script, release.keys, (*release.args, at_least_ms), release.parse, lane=token)
 
-    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Command[int | None]:
+    def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Request[int | None]:
         step = self.family.adopt
         args = step.pick((old, new, ttl_ms, self._retention(ttl_ms), metadata, *self._values))
         # One lane for both directions: giving back follows what it gives back.
-        return Command(
+        return Request(
             step.script, self._keys[: step.keys * self.number], args, step.reads, lane=min(old, new)
         )
 
-    def annotate(self, token: str, metadata: str) -> Command[bool]:
+    def annotate(self, token: str, metadata: str) -> Request[bool]:
         step = self.family.annotate
         args = step.pick((token, metadata, *self._values))
-        return Command(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
+        return Request(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
 
-    def owned(self, token: str) -> Command[bool]:
+    def owned(self, token: str) -> Request[bool]:
         step = self.family.owned
         args = step.pick((token, *self._values))
-        return Command(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
+        return Request(step.script, self._keys[: step.keys * self.number], args, step.reads, lane=token)
 
-    def locked(self) -> Command[bool]:
+    def locked(self) -> Request[bool]:
         step = self.family.locked
-        return Command(
+        return Request(
             step.script, self._keys[: step.keys * self.number], step.pick(self._values), step.reads
         )
 
@@ -323,15 +381,15 @@ def _each(refused: Refused) -> Iterator[tuple[bytes, int, bytes]]:
 
 
 def tells_no_end(refused: Refused) -> bool:
-    """Whether the key of one that it tells of has no ttl."""
+    """Whether the key of a holder that it tells of has no ttl."""
     return any(left_ms == NO_TTL for _, left_ms, _ in _each(refused))
 
 
 def told_all(refused: Refused) -> bool:
-    """Whether it tells of everybody who is in the way."""
+    """Whether it tells of every token that is in the way."""
     return len(refused.told) < 2 + 3 * _MOST_TOLD
 
 
 def tokens_told(refused: Refused) -> set[str]:
-    """The tokens of those it tells of, of kinds that keep them apart from the lease."""
+    """The tokens of the holders that it tells of, of kinds that keep the token apart from the lease."""
     return {token.decode(errors="replace") for token, _, _ in _each(refused)}

@@ -50,7 +50,7 @@ def without_ttl(*contents: Content, ours: bool) -> tuple[str, ...]:
 
 
 def after(deadlines: Content, now_us: int) -> dict[bytes, int]:
-    """Those of a set of deadlines that have not passed, with the milliseconds that they have left."""
+    """The members whose deadlines have not passed, with the milliseconds that they have left."""
     if not deadlines:
         return {}
     now_ms = now_us // 1000
@@ -61,7 +61,8 @@ def after(deadlines: Content, now_us: int) -> dict[bytes, int]:
 def read_beside(found: Mapping[str, Content]) -> tuple[str, ...]:
     """The faults of the keys that stand beside the holders, for a while after them too."""
     types = dict.fromkeys(found, "zset") | {"fence": "string", "idle": "string", "seen": "hash"}
-    types |= dict.fromkeys(("value", "beside.value", "register", "stolen"), "hash")
+    types |= dict.fromkeys(("value", "beside.value", "register", "stolen", "waits"), "hash")
+    types |= {"log": "list"}
     wrong = wrong_types(types, found)
     fence = found.get("fence", NO_CONTENT)
     if fence.type == "string" and (_FENCE.fullmatch(fence.value) is None or int(fence.value) >= _LAST_FENCE):

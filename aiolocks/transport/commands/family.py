@@ -1,7 +1,7 @@
 """A family of kinds as one value: the keys under a name, the steps on the server, and how they are looked at.
 
-All that goes through every kind reads the families from here: inspection, forced release, the command line,
-the dashboard, the table of an ACL, and the tables of the tests and of the reference.
+Code that goes through every kind reads the families from this module: inspection, forced release, the
+command line, the dashboard, the table of an ACL, and the tables of the tests and of the reference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
 from ..answers import Answer, Kept, Released, released
 from ..keys import key
-from ..request import Argument, Command, Script
+from ..request import Argument, Request, Script
 from .checks import read_beside
 from .snapshots import Content, Snapshot
 
@@ -25,7 +25,7 @@ ALL_KEYS: Final = 1000
 """Of the keys of a name; more than any family has."""
 _NOBODY: Final = "0" * 64
 """The token of a mark which says that an operator has freed a lease."""
-_INSPECT: Final = Script("inspect_names", "bells")
+_INSPECT: Final = Script("inspect_names", "bells", moves=True)
 
 _OFFERED: Final = {
     "acquire": "token ttl retention metadata flags seat lasts",
@@ -37,7 +37,7 @@ _OFFERED: Final = {
     "owned": "token",
     "locked": "",
 }
-"""The words that a request of each step may have; besides, those that a name always has (`Family.values`).
+"""The words that a request of each step may have, besides the words of each name (`Family.values`).
 
 `ttl`, `retention` and `lasts` are milliseconds: of the lease, of its fence, and of what else stays with it.
 `seat` tells the waiters of a session apart, where their order counts. `flags` are `standing`. `ring` is 1 if
@@ -51,10 +51,10 @@ class Step(Generic[T]):
     """One step on the server.
 
     Args:
-        words: The arguments of the script, in its order, of those that are offered (`_OFFERED`).
+        words: The arguments of the script, in its order, of the words that are offered (`_OFFERED`).
         reads: Turns the reply into what the caller wants to know; None where the steps of the name do that
             themselves, because it takes what they know (`FamilySteps._answer`).
-        keys: The number of its keys, of those of a name, if not all.
+        keys: How many of the name's keys it has, if not all.
 
     Attributes:
         bell_last: As of its family.
@@ -105,18 +105,19 @@ class Family:
     Args:
         keys: The roles of the keys that each request names, after the name's own; `bell` is the key of a
             waiter.
-        values: The arguments that each name always has, besides those that a request brings.
+        values: The arguments that each name always has, besides the arguments that a request brings.
         hand_over: The script of a release and the acquire of the next waiter of the session in one.
         hand_over_wakes: Whether that wakes waiters as a release does; else it goes only where the release is
-            to wake nobody.
+            to wake no waiter.
         bell_last: The bell comes last, and only a waiter names it.
         roles: The keys that are read, to look at a name; the first of them its own.
         read: Turns what they hold into a `Snapshot`.
-        passive: Further keys, which stay when nobody holds and nobody waits; what ends with a dot, all those
-            that begin so. Of the others it is seen whether aiolocks wrote them.
+        passive: Further keys, which stay when there is no holder and no waiter. A role that ends with a dot
+            stands for all roles that begin so. Of the other keys it is seen whether aiolocks wrote them.
         seat: Characters of the seat in an entry of its queue.
         force: Frees a name from its holders.
         forced: Its keys.
+        forced_by_name: Only if its kind is named: nothing is held.
         shallow: Its content may be large, and is the user's: it is not read.
     """
 
@@ -142,6 +143,7 @@ class Family:
         seat: int = 0,
         force: Script | None = None,
         forced: str = "",
+        forced_by_name: bool = False,
         shallow: bool = False,
     ) -> None:
         self.keys = tuple(keys.split())
@@ -159,8 +161,10 @@ class Family:
         self.hand_over_wakes = hand_over_wakes
         self.roles = ("", *roles.split())
         self.passive = tuple(passive.split())
-        self.can_be_held = force is not None
+        self.can_be_held = force is not None and not forced_by_name
         """Whether there is anything to free."""
+        self.can_be_forced = force is not None
+        """Whether there is that, or what an operator may reset."""
         self._beside = tuple(role for role in self.passive if role not in self.roles and role[-1] != ".")
         self._beginnings = ("bell.", *(role for role in self.passive if role[-1] == "."))
         self._read = read
@@ -184,20 +188,20 @@ class Family:
         return self.shows(role) or role in self.passive or role.startswith(self._beginnings)
 
     def shows(self, role: str) -> bool:
-        """Whether somebody may hold or wait where there is a key of that role."""
+        """Whether there may be a holder or a waiter where there is a key of that role."""
         return role == "queue" or (role in self.roles and role not in self.passive)
 
     def look(
         self, prefix: str, kind: str, names: Sequence[str], *, waiters: int = 0
-    ) -> Command[list[Snapshot]]:
+    ) -> Request[list[Snapshot]]:
         """Reads these names, in their order; the first `waiters` of each name are described."""
         roles = ("queue", *self.roles, *self._beside)
         keys = tuple(key(prefix, kind, name, role) for name in names for role in roles)
         told = 0 if self._shallow else len(self.roles)
-        return Command(_INSPECT, keys, (len(roles), self._seat, told, waiters), self._snapshots)
+        return Request(_INSPECT, keys, (len(roles), self._seat, told, waiters), self._snapshots)
 
-    def force(self, prefix: str, kind: str, name: str, snapshot: Snapshot, by: str = "") -> Command[Released]:
-        """Frees what was found: what was granted with a fencing token up to the latest of those.
+    def force(self, prefix: str, kind: str, name: str, snapshot: Snapshot, by: str = "") -> Request[Released]:
+        """Frees what was found: the grants with a fencing token up to the latest that was found.
 
         `by`: the operator's metadata, as JSON, for the holders; empty if they are not to be told.
         """
@@ -207,7 +211,7 @@ class Family:
         keys = tuple(key(prefix, kind, name, role) for role in self._forced)
         # A Redlock is told by no majority of its masters.
         mark = f"{_NOBODY}:{upto}:{by}" if by and "stolen" in self.passive and kind != "redlock" else ""
-        return Command(self._force, keys, (str(upto), snapshot.ticket, mark), released)
+        return Request(self._force, keys, (str(upto), snapshot.ticket, mark), released)
 
     def _snapshots(self, raw: Any) -> list[Snapshot]:
         now_us, *names = raw
@@ -226,15 +230,15 @@ _MISSING: Final[Step[Any]] = Step(_INSPECT, "")
 
 @final
 class Kind(NamedTuple):
-    """One kind of lock, as all see it that go through every kind.
+    """One kind of lock, for code that goes through every kind.
 
     Attributes:
         family: How it is kept.
         name: The name space of its keys, and its name for operators.
         title: Its public class.
         shows_value: It has a number to show: `LockInfo.value`.
-        lasting: It has a history, of interest while nobody runs or leads.
-        needs: The commands that its scripts call besides those of a `Lock`.
+        lasting: It has a history, of interest while no holder runs or leads.
+        needs: The commands that its scripts call besides the commands of a `Lock`.
         of: The name space whose keys it has, if not one of its own.
     """
 
@@ -272,3 +276,9 @@ def families() -> Mapping[str, Family]:
 def holdable() -> tuple[str, ...]:
     """The name spaces of which there is something to free."""
     return tuple(name for name, family in families().items() if family.can_be_held)
+
+
+@functools.cache
+def forcible() -> tuple[str, ...]:
+    """The same, and the name spaces that an operator may reset if the kind is named."""
+    return tuple(name for name, family in families().items() if family.can_be_forced)

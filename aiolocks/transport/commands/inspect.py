@@ -6,7 +6,7 @@ import re
 from typing import Any, Final, NamedTuple, final
 
 from ..keys import ANY_KEY, every_key
-from ..request import Command
+from ..request import Request
 
 _KEYS_A_STEP: Final = 1000
 """Keys that the server goes through in one step of a scan: about 0.2 ms of its time."""
@@ -28,19 +28,19 @@ class Scanned(NamedTuple):
 FIRST: Final = b"0"
 
 
-def scan(prefix: str, cursor: bytes) -> Command[Scanned]:
+def scan(prefix: str, cursor: bytes) -> Request[Scanned]:
     """The next step through all keys of that prefix. No script: it is the server that goes on from there."""
     return _scan(cursor, every_key(prefix))
 
 
-def scan_everything(cursor: bytes) -> Command[Scanned]:
+def scan_everything(cursor: bytes) -> Request[Scanned]:
     """The next step through all keys that may be ours, whatever their prefix."""
     return _scan(cursor, ANY_KEY)
 
 
-def _scan(cursor: bytes, pattern: bytes) -> Command[Scanned]:
+def _scan(cursor: bytes, pattern: bytes) -> Request[Scanned]:
     words = ("SCAN", cursor, b"MATCH", pattern, b"COUNT", _KEYS_A_STEP)
-    return Command(None, (), words, _scanned)
+    return Request(None, (), words, _scanned)
 
 
 def _scanned(raw: Any) -> Scanned:

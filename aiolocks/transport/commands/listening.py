@@ -11,16 +11,16 @@ from typing import Any, Final, NamedTuple, final
 
 from ..answers import BELL_TTL_MS, QUEUE_TTL_MS
 from ..keys import slot_of
-from ..request import Argument, Command, Script
+from ..request import Argument, Request, Script
 
-_TRY: Final = Script("bell_try")
+_TRY: Final = Script("bell_try", moves=True)
 _TRY_TTL_MS: Final = 1000
-_LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening")
+_LISTEN: Final = Script("waiters_listen", "forms", "bells", "fence", "listening", moves=True)
 
 _MOST_KEYS: Final = 48
 """Keys of the waiters in one request, unless it is for one waiter: at most 0.5 ms of the server's time, in
-which it answers nobody else. Up to Redis 7.0, a server remembers all bells of the request at each read in it:
-with a hundred bells it took 3 ms for a `Lock`, and 33 ms for an `RWLock`."""
+which it answers no other client. Up to Redis 7.0, a server remembers all bells of the request at each read in
+it: with a hundred bells it took 3 ms for a `Lock`, and 33 ms for an `RWLock`."""
 
 
 @functools.cache
@@ -36,10 +36,10 @@ class Listener(NamedTuple):
     Attributes:
         bell: The key that is deleted to wake it.
         queues: Where it stands.
-        seat: The part after the bell in the entry of a queue; empty in those of simple locks.
-        owner: The owner whose locks are not in its way; empty for nobody.
+        seat: The part after the bell in the entry of a queue; empty in the queues of simple locks.
+        owner: The owner whose locks are not in its way; empty: there is none.
         locks: Keys of which one at least excludes it.
-        deadlines: Sorted sets, by deadline, of those who may exclude it.
+        deadlines: Sorted sets, by deadline, of holders and waiters that may exclude it.
         marks: Its other keys on the server; first a sorted set of bells by deadline.
         beside: Keys that last as long as its queues, and are there while it waits.
         marks_ms: How long the marks last.
@@ -76,7 +76,7 @@ class Listener(NamedTuple):
         )
 
 
-def listening(listeners: Sequence[Listener], *, first: bool = False) -> Command[Sequence[int]]:
+def listening(listeners: Sequence[Listener], *, first: bool = False) -> Request[Sequence[int]]:
     """One request for all of them, which are in one slot; the answers in the same order.
 
     `first` right after the refusal: no card is left beside the bell, for a short wait is to cost none.
@@ -86,11 +86,14 @@ def listening(listeners: Sequence[Listener], *, first: bool = False) -> Command[
     args: tuple[Argument, ...] = (BELL_TTL_MS, QUEUE_TTL_MS, card)
     for listener in listeners:
         args += listener.words()
-    return Command(_LISTEN, bells, args, _numbers, bells=bells)
+    return Request(_LISTEN, bells, args, _numbers, bells=bells)
 
 
 def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterator[Sequence[Listener]]:
-    """The listeners by request: of one slot, where that counts, and no more than others may wait for."""
+    """The listeners by request, of one slot where that counts.
+
+    A request has at most `_MOST_KEYS` keys, unless it is for one waiter: requests behind it wait for it.
+    """
     slots: dict[int, list[Listener]] = {}
     for listener in listeners:
         slots.setdefault(slot_of(listener.bell) if by_slot else 0, []).append(listener)
@@ -106,9 +109,9 @@ def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterato
         yield together
 
 
-def trial(bell: bytes) -> Command[int]:
-    """Rings that bell, which nobody else has, to see if the server tells; also where it is out of memory."""
-    return Command(_TRY, (bell,), (_TRY_TTL_MS,), int)
+def trial(bell: bytes) -> Request[int]:
+    """Rings that bell, which no waiter has, to see if the server tells; also where it is out of memory."""
+    return Request(_TRY, (bell,), (_TRY_TTL_MS,), int)
 
 
 def _numbers(raw: Any) -> Sequence[int]:

@@ -20,7 +20,7 @@ from ..answers import (
     truth,
 )
 from ..keys import key, keys_of
-from ..request import Argument, Command, Script
+from ..request import Argument, Request, Script
 from .base import FamilySteps, tells_no_end
 from .checks import after, not_ours, of_others, without_ttl, wrong_types
 from .family import Family, Step
@@ -32,17 +32,19 @@ _ACQUIRE: Final = Script("lock_acquire")
 _HAND_OVER: Final = Script("lock_acquire", "hand_over_lock")
 _ANNOTATE: Final = Script("lock_annotate", mid_move="mid_move_lock")
 _ADOPT: Final = Script("lock_adopt", mid_move="mid_move_lock")
-_LOCKED: Final = Script("lock_locked")
-_OWNED: Final = Script("lock_owned", mid_move="mid_move_lock")
-_RELEASE: Final = Script("lock_release", "lock_straight", "bells", "stolen", mid_move="mid_move_lock")
+_LOCKED: Final = Script("lock_locked", moves=True)
+_OWNED: Final = Script("lock_owned", mid_move="mid_move_lock", moves=True)
+_RELEASE: Final = Script(
+    "lock_release", "lock_straight", "bells", "stolen", mid_move="mid_move_lock", frees=True
+)
 _RENEW_SEVERAL: Final = Script("locks_renew", "stolen")
 _RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock", several=_RENEW_SEVERAL)
-_KEEP: Final = Script("lock_acquire", "lock_keep")
+_KEEP: Final = Script("lock_acquire", "lock_keep", moves=True)
 _LET_GO: Final = Script(
-    "lock_release", "lock_straight", "bells", "stolen", "give_back", mid_move="mid_move_lock"
+    "lock_release", "lock_straight", "bells", "stolen", "give_back", mid_move="mid_move_lock", frees=True
 )
-_LET_GO_SEVERAL: Final = Script("locks_release", "bells")
-_RENEW_KEPT: Final = Script("lock_renew_kept", "bells", "stolen", mid_move="mid_move_lock")
+_LET_GO_SEVERAL: Final = Script("locks_release", "bells", frees=True)
+_RENEW_KEPT: Final = Script("lock_renew_kept", "bells", "stolen", mid_move="mid_move_lock", moves=True)
 _ADOPT_KEPT: Final = Script("lock_adopt", "adopt_kept", mid_move="mid_move_lock")
 _STEAL: Final = Script("lock_steal", "forms", "bells", "fence", "locks", "stolen")
 FORCE_LOCK: Final = Script("force_lock", "bells", "stolen", "forcing")
@@ -84,7 +86,7 @@ def told_lock(left_ms: int, held: bytes) -> Holder | None:
 
 
 def _nested(owner: str, nest: Content, now_us: int) -> list[str]:
-    """The tokens of that owner; what another one has left behind is nobody's."""
+    """The tokens of that owner; what another owner has left behind holds nothing."""
     if not nest:
         return []
     tokens = (token.decode(errors="replace") for token in after(nest, now_us))
@@ -111,9 +113,9 @@ LOCKS: Final = Family(
 )
 
 
-def a_question(prefix: str, session: str) -> Command[bool]:
+def a_question(prefix: str, session: str) -> Request[bool]:
     """A question that the server answers at once whenever it serves locks: whether some lock is held."""
-    return Command(_LOCKED, (key(prefix, "lock", f"healthy.{session}"),), (), truth)
+    return Request(_LOCKED, (key(prefix, "lock", f"healthy.{session}"),), (), truth)
 
 
 class LockSteps(FamilySteps):
@@ -152,7 +154,7 @@ class LockSteps(FamilySteps):
             queued = self._queued = (*self._keys, bell)
         return queued
 
-    def steal(self, token: str, ttl_ms: int, metadata: str) -> Command[Answer]:
+    def steal(self, token: str, ttl_ms: int, metadata: str) -> Request[Answer]:
         command = super().steal(token, ttl_ms, metadata)
         command.keys += (key(self._prefix, self._kind, self._name, "nest"),)
         return command
@@ -177,10 +179,10 @@ class LockSteps(FamilySteps):
 
     def adopt_kept(
         self, old: str, new: str, ttl_ms: int, metadata: str, *, number: int
-    ) -> Command[int | None]:
+    ) -> Request[int | None]:
         adopting = self.adopt(old, new, ttl_ms, metadata)
         args = (*adopting.args, str(number))
-        return Command(_ADOPT_KEPT, adopting.keys, args, adopting.parse, lane=adopting.lane)
+        return Request(_ADOPT_KEPT, adopting.keys, args, adopting.parse, lane=adopting.lane)
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         return told_lock(left_ms, lease)
@@ -194,7 +196,7 @@ class KeptSteps(LockSteps):
 
     @property
     def renewed_by(self) -> None:
-        """By itself: the answer says whether it was asked for."""
+        """None: it is renewed by itself, for the answer says whether it was asked for."""
         return
 
     @property
@@ -202,21 +204,21 @@ class KeptSteps(LockSteps):
         """The key that its session tracks."""
         return self._keys[:1]
 
-    def keep(self, token: str, ttl_ms: int, metadata: str, standing: int, numbers: int) -> Command[Answer]:
+    def keep(self, token: str, ttl_ms: int, metadata: str, standing: int, numbers: int) -> Request[Answer]:
         """As `acquire`, where its session may keep it; with `numbers` fencing tokens, 0 if it may not."""
         asking = self.acquire(token, ttl_ms, metadata, standing)
-        return Command(_KEEP, asking.keys, (*asking.args, numbers), asking.parse, lane=token)
+        return Request(_KEEP, asking.keys, (*asking.args, numbers), asking.parse, lane=token)
 
     def let_go(
         self, token: str, ttl_ms: int, given: int, *, ring: bool = True, leave: bool = False
-    ) -> Command[Released]:
+    ) -> Request[Released]:
         """As `release`; `given` is the last fencing token that was given, 0 if none may have been."""
         release = self.release(token, ttl_ms, ring=ring, leave=leave)
-        return Command(_LET_GO, release.keys, (*release.args, str(given)), release.parse, lane=token)
+        return Request(_LET_GO, release.keys, (*release.args, str(given)), release.parse, lane=token)
 
     def renew_kept(
         self, token: str, ttl_ms: int, told: Callable[..., object], *, keeps: bool
-    ) -> Command[Kept]:
+    ) -> Request[Kept]:
         """As `renew`; `keeps`: its session may keep it. `told` hears whether it was asked for."""
 
         def read(raw: Any) -> Kept:
@@ -225,15 +227,15 @@ class KeptSteps(LockSteps):
             return kept(raw)
 
         args = (token, ttl_ms, max(self._retention_ms, 10 * ttl_ms), +keeps)
-        return Command(_RENEW_KEPT, self._keys, args, read, lane=token)
+        return Request(_RENEW_KEPT, self._keys, args, read, lane=token)
 
 
-def locks_release(releases: Sequence[Command[Released]]) -> Command[Released]:
-    """One request for the releases of several locks that nobody uses, as `let_go` makes them; of one slot."""
+def locks_release(releases: Sequence[Request[Released]]) -> Request[Released]:
+    """One request for the releases of several unused locks, as `let_go` makes them; of one slot."""
     keys: list[bytes] = []
     args: list[Argument] = []
     for release in releases:
         token, retention, _, given = release.args
         keys += release.keys
         args += (token, retention, given)
-    return Command(_LET_GO_SEVERAL, tuple(keys), tuple(args), released)
+    return Request(_LET_GO_SEVERAL, tuple(keys), tuple(args), released)

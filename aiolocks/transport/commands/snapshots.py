@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Self, final
 
 _OF_NOBODY: Final = re.compile(r"0{32}[0-9a-f]+")
-"""The token under which the scripts keep a name that nobody holds: zeros, then the last holder's token."""
+"""The token under which the scripts keep a name without a holder: zeros, then the last holder's token."""
 NOTHING: Final = "none"
 
 
@@ -115,8 +115,10 @@ class Snapshot(NamedTuple):
         waiters: How many wait and live.
         first_waiters: The first of them, as many as were asked for.
         ticket: Of a job, the ticket that owns its key, as it stands there.
-        kept: The last holder of a name that is kept for its `at_least`: nobody holds it, and nobody gets it.
+        kept: The last holder of a name that is kept for its `at_least`: no token holds it or gets it.
         places: Of writers and upgradables that wait.
+        taken_us: Of a rate limit that admits no request now, microseconds until it would admit one, behind
+            all that wait; else None.
     """
 
     now_us: int
@@ -130,6 +132,7 @@ class Snapshot(NamedTuple):
     kept: Holder | None = None
     places: tuple[Place, ...] = ()
     endless: bool = False
+    taken_us: float | None = None
 
     @property
     def grants(self) -> tuple[Holder, ...]:

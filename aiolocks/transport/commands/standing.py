@@ -20,7 +20,7 @@ WAITING: Final = 16
 TOLD: Final = 64
 """If it cannot get in, it is told the holders."""
 BEHIND: Final = 128
-"""Others of this session go first: it does not get in, and takes a seat."""
+"""Other waiters of this session go first: it does not get in, and takes a seat."""
 BRIEF: Final = 256
 """It waits for the answer of a session that keeps the lock, and no longer."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
 from ..keys import key
-from ..request import Command, Script
+from ..request import Request, Script
 
 _PUBLISH: Final = Script("waits_publish")
 
@@ -26,7 +26,7 @@ class Wanted(NamedTuple):
         keys: A holder of a lock under one of them may be in the way.
         permits: How many must be free; 0 where any holder is in the way.
         of: How many permits there are, where the server does not say.
-        span: Mode and ends of a span; holders of others are not in the way.
+        span: Mode and ends of a span; holders of spans that it does not exclude are not in the way.
         caps: Keys, of each of which that many may be held at a time; empty where there are none.
         under: The token of the upgradable that will be upgraded, which is not in the way; or empty.
     """
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     under: str = ""
 
 
-def publish(prefix: str, record: str, *, replaces: str = "") -> Command[Sequence[bytes]]:
+def publish(prefix: str, record: str, *, replaces: str = "") -> Request[Sequence[bytes]]:
     """Publishes that record, or takes back the last one if it is empty; the records of all sessions."""
     args = (record, replaces, TTL_MS, MOST)
-    return Command(_PUBLISH, (key(prefix, KIND, "all"),), args, lambda raw: raw, lane=KIND)
+    return Request(_PUBLISH, (key(prefix, KIND, "all"),), args, lambda raw: raw, lane=KIND)

@@ -6,19 +6,19 @@ given when a majority has confirmed it. Two majorities have a master in common; 
 `m`.
 
 - *One holder.* `m` carries a token from its grant to its confirmation, and on until it is released or its ttl
-  has passed there, which is not before the holder's own deadline: that one is counted from before the first
+  has passed there, which is not before the holder's own deadline: the holder counts it from before the first
   request was sent, less drift. So `m` was free again when it granted the other lease, and the two do not
   overlap.
 - *A rising fencing token.* Say that `m` confirmed A, with the token S(A), and granted B after that. Its fence
   was at least S(A), so that it minted more than S(A) for B; and as it confirmed B too, S(B) is not less than
   that. The larger of the tokens minted by one majority is not enough: B may have been granted at `m` before A
-  was, and have lost that grant again. Neither is writing back to any master that answers: a fence that is
-  raised for a lease which is gone says nothing of the one that is there.
+  was, and have lost that grant again. Neither is it enough to write back to any master that answers: a fence
+  that is raised for a lease which is gone says nothing of the lease that is there.
 
-The first needs clocks that *run* alike (the holder's, and each master's, within 1 %) and do not jump; they
-need not agree. The second needs no clock, where `m` kept its data, the fence for its retention among them.
-Both need that requests of one possession reach a master in the order of their sending, or not at all, which
-is what a transport is for.
+The first property needs clocks that *run* alike (the holder's, and each master's, within 1 %) and do not
+jump; they need not agree. The second property needs no clock, where `m` kept its data, the fence for its
+retention among them. Both need that requests of one possession reach a master in the order of their sending,
+or not at all, which is what a transport is for.
 
 A master that restarts without its data within a ttl may confirm another lease beside one that it has
 forgotten: then two may hold at a time. One that stays away for the longest ttl in use cannot. Whenever it
@@ -36,7 +36,7 @@ from typing import Any, final
 from ...errors import ConfigurationError
 from ..answers import Answer, Granted, Refused, Released
 from ..faults import Fault
-from ..request import Command
+from ..request import Request
 from .operations import CONFIRM, LEAVE, TOLD, UNDO, VOTE, MasterRequest, QuorumOperation
 
 
@@ -46,12 +46,12 @@ class Acquiring(QuorumOperation[Answer]):
 
     Args:
         confirm: Writes the fencing token of the lease back.
-        undo: Takes back what may have been granted; wakes nobody, for nothing has become free by it.
+        undo: Takes back what may have been granted; wakes no waiter, for nothing has become free by it.
         leave: Leaves the queue, and nothing else; None where no master seats the voter.
-        queued: The voter may stand in the queues already. Then the queue is left with a confirmation, too;
-            so only the masters that have not confirmed need `leave`: one whose confirmation is still under
-            way when the lease is given needs it if that comes after the release. Otherwise only those need
-            it that have refused, and so have seated the voter, or may yet do so.
+        queued: The voter may stand in the queues already. Then a confirmation leaves the queue, too, and only
+            the masters that have not confirmed need `leave`. A master whose confirmation is under way when
+            the lease is given needs it if that confirmation comes after the release. If the voter stands in
+            no queue yet, the masters need `leave` that have refused, and so have seated it, or may yet do so.
     """
 
     __slots__ = (
@@ -72,10 +72,10 @@ class Acquiring(QuorumOperation[Answer]):
     def __init__(
         self,
         labels: Sequence[str],
-        vote: Command[Answer],
-        confirm: Callable[..., Command[bool]],
-        undo: Command[Released],
-        leave: Command[Released] | None = None,
+        vote: Request[Answer],
+        confirm: Callable[..., Request[bool]],
+        undo: Request[Released],
+        leave: Request[Released] | None = None,
         *,
         queued: bool = False,
     ) -> None:
@@ -88,7 +88,7 @@ class Acquiring(QuorumOperation[Answer]):
         self._proposal = CONFIRM  # phase of its confirmations
         self._granted: dict[int, Granted] = {}
         self._refused: dict[int, int | None] = {}  # ms that the other's lease has left
-        self._told: list[Sequence[Any]] = []  # the holder, as each of those says
+        self._told: list[Sequence[Any]] = []  # the holder, as each of these masters says
         self._confirmed: set[int] = set()
         self._unconfirmed: set[int] = set()  # granted it, and lost it again
         self._unasked: set[int] = set()  # granted it later, and minted more than is proposed
@@ -123,7 +123,10 @@ class Acquiring(QuorumOperation[Answer]):
         return self._queued and isinstance(self.outcome, Granted) and phase == self._proposal
 
     def _granted_late(self, master: int) -> list[MasterRequest]:
-        """The more carry the lease, the more may fail later. An undo was sent after it."""
+        """The more masters carry the lease, the more may fail later.
+
+        If the acquire has failed meanwhile, an undo was sent after the vote.
+        """
         if isinstance(self.outcome, Granted):
             return self._tell((master,))
         if self.decided:
@@ -151,7 +154,7 @@ class Acquiring(QuorumOperation[Answer]):
         return []
 
     def _propose(self, carrying: AbstractSet[int]) -> list[MasterRequest]:
-        """For the first time, or again with more of them: earlier confirmations do not count then."""
+        """For the first time, or again with more masters: earlier confirmations do not count then."""
         self._fencing_token = max(self._granted[master].fencing_token for master in carrying)
         self._proposal += 1
         self._confirmed.clear()
@@ -160,12 +163,12 @@ class Acquiring(QuorumOperation[Answer]):
         return [MasterRequest(master, command, self._proposal) for master in sorted(carrying)]
 
     def _tell(self, masters: Iterable[int]) -> list[MasterRequest]:
-        """They are not needed any more, but are to know the fencing token of what they carry."""
+        """The masters are not needed any more, but are to know the fencing token of the lease they carry."""
         command = self._confirm(self._fencing_token, given=True)
         return [MasterRequest(master, command, TOLD) for master in masters]
 
     def _leave_queues(self) -> list[MasterRequest]:
-        """On the masters that were not asked to confirm the lease, or did not: nobody else would."""
+        """On the masters that were not asked to confirm the lease, or did not: no other request does so."""
         if self._leave is None:
             return []
         masters = self._refused.keys() | self._pending
@@ -192,7 +195,7 @@ class Acquiring(QuorumOperation[Answer]):
         )
 
     def _most_told(self) -> Sequence[Any]:
-        """The answer about the holder that most of them name: any other that they name is trying."""
+        """The answer about the holder that most masters name: any other token that one names is trying."""
         by_lease = Counter(told[4].split(b":")[0] for told in self._told)
         return max(self._told, key=lambda told: by_lease[told[4].split(b":")[0]], default=())
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 
 from ..answers import Answer, Granted
 from ..faults import Fault
-from ..request import Command
+from ..request import Request
 from .operations import LOOK, TAKE, TOLD, UNDO, VOTE, MasterRequest, QuorumOperation, Voting
 
 
@@ -42,10 +42,10 @@ class Renewing(Voting):
     def __init__(
         self,
         labels: Sequence[str],
-        vote: Command[bool],
-        look: Command[Carried | None],
-        take: Callable[[str], Command[Answer]],
-        confirm: Callable[..., Command[bool]],
+        vote: Request[bool],
+        look: Request[Carried | None],
+        take: Callable[[str], Request[Answer]],
+        confirm: Callable[..., Request[bool]],
         *,
         heals: bool = True,
     ) -> None:
@@ -97,8 +97,9 @@ class Renewing(Voting):
 class Adopting(QuorumOperation[int | None]):
     """Given from one token to another by a majority; given back where that fails.
 
-    Of several who adopt at a time at most one has a majority. If none has, the handle stays good; if one has,
-    what others give back to it on a minority of masters is nobody's, and free again after the ttl.
+    Of several adopters at a time at most one has a majority. If none has, the handle stays good. If one has,
+    the other adopters give their minority of masters back to the handle, which is good no more: this part has
+    no holder, and is free again after the ttl.
 
     Args:
         undo: Gives it back.
@@ -107,7 +108,7 @@ class Adopting(QuorumOperation[int | None]):
     __slots__ = ("_given", "_not_held", "_undo")
 
     def __init__(
-        self, labels: Sequence[str], vote: Command[Carried | None], undo: Command[Carried | None]
+        self, labels: Sequence[str], vote: Request[Carried | None], undo: Request[Carried | None]
     ) -> None:
         super().__init__(labels, vote)
         self._undo = undo

@@ -1,7 +1,7 @@
 """One command put to several masters: how their answers become one. State machines without I/O.
 
 An operation is told of each answer, and says what to send next and how it ended; the sender (`rounds`)
-decides nothing. A majority is always one of all masters, never of those that answer.
+decides nothing. A majority is always one of all masters, never of the masters that answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast, fin
 
 from ..answers import ASK, GONE, NO_END, NOT_OURS, Released
 from ..faults import Fault, failed
-from ..request import Command
+from ..request import Request
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class MasterRequest(NamedTuple):
     """The command that must be sent to one master."""
 
     master: int
-    command: Command[Any]
+    command: Request[Any]
     phase: int = VOTE
 
 
@@ -46,9 +46,9 @@ class QuorumOperation(Generic[T]):
     __slots__ = ("_faults", "_labels", "_pending", "_vote", "enough_against", "majority", "outcome")
 
     frees: ClassVar[bool] = False
-    """Whether its vote lets go: each master must have it, also when nobody waits for the answer any more."""
+    """Whether its vote lets go: each master must get the vote, also when its caller has left."""
 
-    def __init__(self, labels: Sequence[str], vote: Command[Any]) -> None:
+    def __init__(self, labels: Sequence[str], vote: Request[Any]) -> None:
         self._labels = labels
         self._vote = vote
         self.majority = len(labels) // 2 + 1
@@ -63,7 +63,7 @@ class QuorumOperation(Generic[T]):
 
     @property
     def executed(self) -> bool:
-        """Whether it ended with a fault, although some have done it."""
+        """Whether it ended with a fault, although some masters have executed it."""
         return False
 
     def open(self) -> list[MasterRequest]:
@@ -73,14 +73,14 @@ class QuorumOperation(Generic[T]):
         """The vote of this master was sent more than once: its answer may be that to the second request."""
 
     def replied(self, master: int, phase: int, reply: Any) -> list[MasterRequest]:
-        """One has answered; returns the requests that must be sent now."""
+        """A master has answered; returns the requests that must be sent now."""
         if phase == VOTE:
             self._pending.discard(master)
             self._voted(master, reply)
         return [] if self.decided else self._decide()
 
     def failed(self, master: int, phase: int, fault: Fault) -> list[MasterRequest]:
-        """One did not answer in its time, or refused to."""
+        """A master did not answer in its time, or refused to."""
         if phase == VOTE or phase >= CONFIRM:
             self._pending.discard(master)
             self._faults[master] = fault
@@ -133,7 +133,7 @@ class Voting(QuorumOperation[bool]):
 
     __slots__ = ("_no", "_yes")
 
-    def __init__(self, labels: Sequence[str], vote: Command[bool]) -> None:
+    def __init__(self, labels: Sequence[str], vote: Request[bool]) -> None:
         super().__init__(labels, vote)
         self._yes: dict[int, None] = {}  # in the order in which they came
         self._no: dict[int, None] = {}
@@ -169,7 +169,7 @@ class Freeing(QuorumOperation[Released]):
 
     frees = True
 
-    def __init__(self, labels: Sequence[str], vote: Command[Released]) -> None:
+    def __init__(self, labels: Sequence[str], vote: Request[Released]) -> None:
         super().__init__(labels, vote)
         self._freed: set[int] = set()
         self._not_held: set[int] = set()
@@ -211,7 +211,7 @@ class Listening(QuorumOperation[int]):
 
     __slots__ = ("_told",)
 
-    def __init__(self, labels: Sequence[str], vote: Command[Sequence[int]]) -> None:
+    def __init__(self, labels: Sequence[str], vote: Request[Sequence[int]]) -> None:
         super().__init__(labels, vote)
         self._told: list[int] = []
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, final
 
+from ..._tasks import empty_context
 from .. import clocks, faults
+from ..closed_loops import background
 from ..faults import Fault
-from ..request import Call, Command, Proof, Transport, ignore, take_back
+from ..request import Proof, Request, Transport, ignore, take_back
 from .operations import LEAVE, TAKE, UNDO, VOTE, MasterRequest, QuorumOperation
 from .quorum_commands import QuorumCommand, Settling
 from .voters import Master, Voters
@@ -25,7 +27,7 @@ _FIRST_CONTACT: Final = 1.0
 _SUSPECT: Final = 0.2
 """The part of its time that a master has which has been silent for longer, and which a majority needs."""
 
-Sent = tuple[Master, Call[Any]]
+Sent = tuple[Master, Request[Any]]
 """A request to one master."""
 
 
@@ -35,8 +37,9 @@ class Round:
 
     Invariants:
     - while undecided, it is in the quorum's `rounds`; from its beginning to its end, in `lanes`, if it has a
-      lane and no other came after it there;
-    - once another came after it in its lane, which may let the lease go, it puts that to no master any more.
+      lane and no other round came after it there;
+    - once another round came after it in its lane, which may let the lease go, it puts the lease to no master
+      any more.
     """
 
     __slots__ = (
@@ -53,15 +56,15 @@ class Round:
     )
 
     def __init__(
-        self, quorum: Quorum, call: Call[Any], command: QuorumCommand[Any], creating: Sequence[Sent]
+        self, quorum: Quorum, call: Request[Any], command: QuorumCommand[Any], creating: Sequence[Sent]
     ) -> None:
         self._quorum = quorum
         self._call = call
         self._command = command
         self._operation: QuorumOperation[Any] = command.put(quorum.labels)
         self._applied: dict[MasterRequest, asyncio.TimerHandle] = {}  # not sent: may that master vote?
-        self._votes: dict[int, Call[Any]] = {}
-        self._calls: dict[MasterRequest, Call[Any]] = {}  # sent, and not answered
+        self._votes: dict[int, Request[Any]] = {}
+        self._calls: dict[MasterRequest, Request[Any]] = {}  # sent, and not answered
         self._creating = creating  # unanswered when its lane went on
         self._passed_on = False  # another one came after it in its lane
         self._stopped = False
@@ -79,7 +82,7 @@ class Round:
         for request in self._operation.open():
             master = self._quorum.masters[request.master]
             if voters is not None and self._operation.decided:
-                break  # by those that are known to be away: nobody would undo a vote that is cast now
+                break  # by masters that are known to be away: no request would undo a vote that is cast now
             if voters is not None and master in passed_over:
                 master.silent()
                 voters.seek(master, self._full_patience(master))
@@ -89,9 +92,14 @@ class Round:
             else:
                 loop, patience_ends = self._quorum.loop, self._quorum.loop.time() + self._patience(master)
                 until = min(self._call.until, patience_ends)
-                # The question itself has more time, and is everybody's.
+                # The question itself has more time, and serves all rounds.
                 self._applied[request] = loop.call_at(
-                    until, self._admitted, request, faults.unanswered(None), patience_ends <= self._call.until
+                    until,
+                    self._admitted,
+                    request,
+                    faults.unanswered(None),
+                    patience_ends <= self._call.until,
+                    context=empty_context(),
                 )
                 voters.ask(
                     master,
@@ -101,7 +109,7 @@ class Round:
                 )
 
     def pass_on(self) -> None:
-        """Another one comes after it in its lane: its caller still hears what is decided, and that is all."""
+        """Another round comes after it in its lane. Its caller still hears what is decided; that is all."""
         self._passed_on = True
         if self._operation.decided:
             self.stop()
@@ -121,13 +129,13 @@ class Round:
     def settle(self, settling: Settling) -> None:
         """The lease is handed over. A master that gets it for the old token after the adoption loses it.
 
-        Nobody would look after it there until its ttl has passed. A master that gets it before the adoption
-        keeps it for the heir. So each master that has not answered yet is asked, after that request, whether
-        it carries the lease; and if it does, another master is asked whether it still carries it, too.
+        No session would look after it there until its ttl has passed. A master that gets it before the
+        adoption keeps it for the heir. So each master that has not answered yet is asked, after that request,
+        whether it carries the lease. If it does, another master is asked whether it still carries it, too.
         """
         creating = self.creating()
         self.stop()
-        # Those that may have seen it.
+        # The masters that may have seen it.
         late = {master: None for master, call in creating if master.transport.forget(call)}
         others = [master for master in self._quorum.masters if master not in late]
         others.sort(key=lambda master: master.unanswered_since is not None)
@@ -145,7 +153,9 @@ class Round:
 
     def _ask(self, master: Master, settling: Settling, told: Callable[[bool], None]) -> None:
         until = self._quorum.loop.time() + settling.lasts
-        master.transport.send(Call(settling.owned, told, ignore, until=until, as_eval=True, on_late=told))
+        master.transport.send(
+            settling.owned.again().ask(told, ignore, until=until, as_eval=True, on_late=told)
+        )
 
     def creating(self) -> list[Sent]:
         """The messages that put the lease to a master and are not known to have been answered."""
@@ -159,7 +169,7 @@ class Round:
         ]
 
     def abandon(self) -> bool:
-        """Nobody waits for it any more: whether any master may have seen it, or may see it yet."""
+        """The caller has left. Whether any master may have seen the request, or may see it yet."""
         self.stop()
         del self._quorum.rounds[self._call]
         seen = [self._quorum.masters[master].transport.forget(vote) for master, vote in self._votes.items()]
@@ -168,7 +178,7 @@ class Round:
     # -- sending
 
     def _silent(self) -> Sequence[Master]:
-        """The masters that have been silent for all of their time: the others decide, where they are enough.
+        """The masters that have been silent for all of their time, if the other masters are a majority.
 
         So a master that hangs costs its time once, and not each time that a contender needs its vote because
         the other masters do not agree.
@@ -213,8 +223,7 @@ class Round:
             return
         now = quorum.loop.time()
         patience_ends = now + self._patience(master)
-        call = Call(
-            request.command,
+        call = request.command.again().ask(
             partial(self._replied, request, master),
             partial(self._failed, request, patience_ends <= self._call.until),
             until=min(self._call.until, patience_ends),
@@ -239,10 +248,10 @@ class Round:
             return
         self._take_back(request.command, master, self._command.lasts)  # then the ttl has done it
 
-    def _take_back(self, command: Command[Any], master: Master, seconds: float) -> None:
+    def _take_back(self, command: Request[Any], master: Master, seconds: float) -> None:
         loop = self._quorum.loop
 
-        def send(undo: Call[Any], *, at_once: bool) -> None:
+        def send(undo: Request[Any], *, at_once: bool) -> None:
             master.asked(loop.time())
             master.transport.send(undo, at_once=at_once)
 
@@ -299,7 +308,7 @@ class Round:
 
 @final
 class Quorum:
-    """A transport over those of N masters.
+    """A transport over the transports of N masters.
 
     Calls of one lane reach each master in the order in which they were sent; only what an operation sends by
     itself comes later, and once another call of its lane was sent, no more of it than leaves a queue.
@@ -324,7 +333,7 @@ class Quorum:
         self.labels = tuple(label for label, _ in masters)
         self.masters = [Master(label, transport) for label, transport in masters]
         self.voters = Voters(self.masters, loop) if identify else None
-        self.rounds: dict[Call[Any], Round] = {}  # undecided
+        self.rounds: dict[Request[Any], Round] = {}  # undecided
         self.lanes: dict[str, Round] = {}  # the one that was sent last, while it may have more to send
         self.closed = False
 
@@ -346,7 +355,7 @@ class Quorum:
     def commands_sent(self) -> int:
         return sum(master.transport.commands_sent for master in self.masters)
 
-    def send(self, call: Call[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         if self.closed:
             call.fault(faults.session_closed())
             return
@@ -369,7 +378,7 @@ class Quorum:
             if round_.lane == settling.lane:
                 round_.settle(settling)
 
-    def forget(self, call: Call[Any]) -> bool:
+    def forget(self, call: Request[Any]) -> bool:
         call.done = True
         if (round_ := self.rounds.get(call)) is not None:
             return round_.abandon()
@@ -391,7 +400,12 @@ class Quorum:
     async def aclose(self, grace: float) -> None:
         self.closed = True
         try:
-            await asyncio.gather(*(master.transport.aclose(grace) for master in self.masters))
+            await asyncio.gather(
+                *(
+                    background(self.loop, master.transport.aclose(grace), name="aiolocks-close")
+                    for master in self.masters
+                )
+            )
         finally:
             if self.voters is not None:
                 self.voters.close()

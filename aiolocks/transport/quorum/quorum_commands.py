@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, final
 
 from ..answers import Released
-from ..request import Command
+from ..request import Request
 from .operations import QuorumOperation
 
 T = TypeVar("T")
 
 
 @final
-class QuorumCommand(Command[T]):
+class QuorumCommand(Request[T]):
     """A command for all masters of a quorum.
 
     Attributes:
@@ -32,7 +32,7 @@ class QuorumCommand(Command[T]):
     def __init__(
         self,
         put: Callable[[Sequence[str]], QuorumOperation[T]],
-        like: Command[Any],
+        like: Request[Any],
         *,
         node_timeout: float | None,
         elects: bool = False,
@@ -48,7 +48,7 @@ class QuorumCommand(Command[T]):
 
 
 @final
-class Settling(Command[None]):
+class Settling(Request[None]):
     """Ends a lane: a lease that it creates on a master after the adoption is taken back there.
 
     Attributes:
@@ -59,7 +59,7 @@ class Settling(Command[None]):
 
     __slots__ = ("lasts", "owned", "undo")
 
-    def __init__(self, owned: Command[bool], undo: Command[Released], *, lasts: float) -> None:
+    def __init__(self, owned: Request[bool], undo: Request[Released], *, lasts: float) -> None:
         super().__init__(None, undo.keys, (), lambda outcome: outcome, lane=undo.lane)
         self.owned = owned
         self.undo = undo

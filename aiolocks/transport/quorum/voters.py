@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, final
 
+from ..._tasks import empty_context
 from ...errors import ConfigurationError
 from ..answers import fields
 from ..faults import Fault, failed
-from ..request import Call, Command, Script, Transport
+from ..request import Request, Script, Transport
 
 Told = Callable[[Fault | None], None]
 
 _OPENING: Final = 0.15
-"""Seconds for which the first vote of all waits for those that are slow to say who they are."""
+"""Seconds for which the very first vote waits for masters that are slow to say who they are."""
 _ANSWERED_WITHIN: Final = 1.0
 """Seconds that a question has at least, however little time the callers have: it takes a connection and two
 round trips. A master that answers too late for the present request can vote on the next one."""
@@ -35,8 +36,8 @@ class Master:
         admitted: It has said who it is since it was last out of reach, or may not be asked: it may vote.
         met: It has answered anything so far.
         unanswered_since: Loop time of the first request after its last answer; None if there is none.
-        known: Scripts that it has answered since it was last out of reach. Others are sent to it in full:
-            said again because it did not know them, they would come after later requests.
+        known: Scripts that it has answered since it was last out of reach. Other scripts are sent to it in
+            full: sent again because it did not know them, they would come after later requests.
         run_id: Which server process it was when it was asked last; empty while that is not known.
     """
 
@@ -72,10 +73,9 @@ class Master:
 class Voters:
     """Asks each master once which server it is, and again after it was out of reach.
 
-    A user of the server who may not ask `INFO` is believed: then nobody notices a server that is listed
-    twice.
+    A master whose user may not ask `INFO` is believed: then a server that is listed twice is not noticed.
 
-    Invariant: nobody votes before all have said who they are, or have had time to.
+    Invariant: no master votes before all masters have said who they are, or have had time to.
     """
 
     def __init__(self, masters: list[Master], loop: asyncio.AbstractEventLoop) -> None:
@@ -95,12 +95,12 @@ class Voters:
         this master has for one request.
         """
         if self._misconfigured is not None and self._loop.time() < self._ask_again_at:
-            self._loop.call_soon(told, self._misconfigured)
+            self._loop.call_soon(told, self._misconfigured, context=empty_context())
             return
         master.waiting.append(told)
         if not self._opened and self._opening is None:
             opening = min(_OPENING, max(0.0, until - self._loop.time()))
-            self._opening = self._loop.call_later(opening, self._open)
+            self._opening = self._loop.call_later(opening, self._open, context=empty_context())
         self._identify(master, patience)
 
     def seek(self, master: Master, patience: float) -> None:
@@ -139,9 +139,10 @@ class Voters:
             else:
                 answered(b"")
 
-        command = Command(None, (), ("INFO", section), partial(_field, field))
-        # Of one that refuses connections, those who ask learn at once: the others decide, or they ask again.
-        master.transport.send(Call(command, answered, failed, until=until, patient=False))
+        command = Request(None, (), ("INFO", section), partial(_field, field))
+        # Not patient: the rounds learn at once that a master refuses connections. Then the other masters
+        # decide, or it is asked again.
+        master.transport.send(command.again().ask(answered, failed, until=until, patient=False))
 
     def _judge(self, master: Master, role: bytes, run_id: bytes) -> None:
         self._ended(master, self._objection(master, role, run_id))
@@ -169,7 +170,7 @@ class Voters:
         return None
 
     def _misconfiguration(self, what: str) -> Fault:
-        """Nobody votes any more."""
+        """No master votes any more."""
         for master in self._masters:
             master.admitted = False
         self._ask_again_at = self._loop.time() + _MISCONFIGURED
@@ -188,7 +189,7 @@ class Voters:
         self._opened = True
         if self._opening is not None:
             self._opening.cancel()
-        # First of what is wrong with them: then nobody is asked for a vote at all.
+        # First of what is wrong with the masters: then no master is asked for a vote at all.
         for master in sorted(self._outcomes, key=lambda master: self._outcomes[master] is None):
             self._tell(master)
 

@@ -2,7 +2,7 @@
 
 python -m tests.simulation.exhaustive                       all of them, with two clients
 python -m tests.simulation.exhaustive fairlock --clients 3  one of them
-python -m tests.simulation.exhaustive --write               the table of docs/explanation/trust.md, made again
+python -m tests.simulation.exhaustive --write               the table of docs/reference/test-results.md
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
+
+from tests.simulation.world.table import put
 
 from .sorts import SORTS
 from .walk import BrokenError, Walk
 
-PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "trust.md"
-BEGIN, END = "<!-- exhaustive -->", "<!-- /exhaustive -->"
 TABLE = ((2, 2, 1), (3, 1, 1), (3, 1, 2))
 """The rows of the table, for each sort: clients, waits of each, deaths."""
 
@@ -40,7 +39,7 @@ def main() -> int:
     parser.add_argument("--deaths", type=int, default=1, help="how many clients may die")
     parser.add_argument("--depth", type=int, help="after so many steps it ends")
     parser.add_argument("--most", type=int, help="after so many states it ends")
-    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
     options = parser.parse_args()
     if unknown := set(options.sorts) - set(SORTS):
         parser.error(f"no such sort: {', '.join(unknown)}; there are {', '.join(SORTS)}")
@@ -60,8 +59,7 @@ def main() -> int:
                 lines.append(f"{sort}: {error}")
             print(lines[-1], flush=True)
     if options.write and not failed:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text("\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]]))
+        put("exhaustive", lines)
     return 1 if failed else 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
-from aiolocks.lock.claim import QueuePolicy
+from aiolocks.lock.lease import QueuePolicy
 from aiolocks.transport import (
     ASK,
     BELL_RUNG,
@@ -22,7 +22,7 @@ from aiolocks.transport import (
     Granted,
     listening,
 )
-from aiolocks.transport.request import NOT_HELD, Command, JoinableRelease
+from aiolocks.transport.request import NOT_HELD, JoinableRelease, Request
 
 TTL_MS = 6000
 
@@ -138,7 +138,7 @@ class Model:
                     assert raw != NOT_HELD, f"{self.number} has lost what it hands over"
                     return acquire.parse(raw)
 
-                return Command(release.both, acquire.keys, (*acquire.args, release.token), parse)
+                return Request(release.both, acquire.keys, (*acquire.args, release.token), parse)
             case "listen":
                 return listening([self.commands.listener(token)])
             case "undo":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from aiolocks.transport.request import Command
+from aiolocks.transport.request import Request
 from tests.simulation.world.passing import Passing
 from tests.simulation.world.server.replies import Push, Refusal
 from tests.simulation.world.server.scripting import digest
@@ -55,7 +55,7 @@ class Exact:
         self._ears = [_Ear(self._server, number) for number in range(clients)]
         self._store = self._server.store(0)
 
-    def execute(self, client: int, command: Command[Any]) -> tuple[Any, dict[int, set[bytes]]]:
+    def execute(self, client: int, command: Request[Any]) -> tuple[Any, dict[int, set[bytes]]]:
         """The parsed reply, and which clients were told of the end of which keys."""
         self._now_ms += 1
         if command.script is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from aiolocks.kinds.permits import PermitSteps
 from aiolocks.kinds.spans import Span, SpanSteps
-from aiolocks.lock.claim import SIMPLE, QueuePolicy
+from aiolocks.lock.lease import SIMPLE, QueuePolicy
 from aiolocks.transport.commands.lock import LockSteps
 
 RETENTION_MS = 3_600_000

@@ -73,15 +73,15 @@ class Walk:
             BrokenError: Something that must hold does not; by the fewest steps that lead there.
         """
         first = Whole(tuple(State() for _ in self._models), self._exact.snapshot())
-        came_from: dict[Any, tuple[Any, Act] | None] = {_key(first): None}
-        frontier, level, steps = [first], 0, 0
+        key = _key(first)
+        came_from: dict[Any, tuple[Any, Act] | None] = {key: None}
+        frontier, level, steps = [(key, first)], 0, 0
         while frontier and level != depth:
             if most is not None and len(came_from) >= most:
                 break
             level += 1
             following = []
-            for whole in frontier:
-                key = _key(whole)
+            for key, whole in frontier:
                 acts = list(self._acts(whole))
                 for act in acts:
                     steps += 1
@@ -93,7 +93,7 @@ class Walk:
                     reached = _key(after)
                     if reached not in came_from:
                         came_from[reached] = (key, act)
-                        following.append(after)
+                        following.append((reached, after))
                 if not acts:
                     try:
                         self._check_end(whole)

@@ -9,6 +9,8 @@ from .of_combiners import OF_COMBINERS
 from .of_convoys import OF_CONVOYS
 from .of_counts import OF_COUNTS
 from .of_deadlocks import OF_DEADLOCKS
+from .of_ends import OF_ENDS
+from .of_flights import OF_FLIGHTS
 from .of_graces import OF_GRACES
 from .of_jobs import OF_JOBS
 from .of_limits import OF_LIMITS
@@ -25,8 +27,10 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_LIMITS,
     **OF_SCHEDULES,
     **OF_JOBS,
+    **OF_FLIGHTS,
     **OF_THEFTS,
     **OF_GRACES,
+    **OF_ENDS,
     **OF_CONVOYS,
     **OF_COUNTS,
     **OF_TENURES,

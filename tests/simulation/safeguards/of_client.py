@@ -172,7 +172,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A place that was kept for others is given up when they have left.",
         python(
             "lock.queue:Gate.drop_seat",
-            without="self._engine.undo(self._nobody(), of_use, leave=True)",
+            without="self._engine.undo(self._resource.nobody(), of_use, leave=True)",
             instead="pass",
         ),
         ("fairlock", "rwlock"),
@@ -225,7 +225,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
         python(
-            "lock.term:Term.confirmed", without="end = sent + dependable(self.span)", instead="end = NEVER"
+            "lock.lease:Term.confirmed", without="end = sent + dependable(self.span)", instead="end = NEVER"
         ),
         ALL,
         faulty=True,
@@ -301,8 +301,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A connection that is silent for long is made again.",
         python(
             "transport.connection:Multiplexed._watch_stall",
-            without="self._stall_timer = self._loop.call_at(since + self._stall, self._check_stall)",
-            instead="pass",
+            without="self._check_stall,",
+            instead="int,",
         ),
         ALL,
         faulty=True,
@@ -349,10 +349,21 @@ OF_CLIENT: dict[str, Safeguard] = {
         "The channel of a bell is listened to.",
         python(
             "transport.hearing:Keyspace.before_arming",
-            without='return [("SUBSCRIBE", self._channel + bell) for bell in new]',
-            instead="return ()",
+            without='words.append(("SUBSCRIBE", self._channel + bell))',
+            instead="pass",
         ),
         LOCKS,
+    ),
+    "a subscription that is made later": Safeguard(
+        "A session that a server out of memory has refused to tell subscribes when there is memory again.",
+        python(
+            "transport.connection:Multiplexed._hear",
+            without="and self._hearing_again is None and self._raw is raw:",
+            instead="and False:",
+        ),
+        LOCKS,
+        faulty=True,
+        covered_by="heartbeat",
     ),
     "armed on the second connection": Safeguard(
         "A waiter listens for its bell when the second connection hears it.",

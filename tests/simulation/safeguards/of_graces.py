@@ -11,7 +11,7 @@ OF_GRACES: dict[str, Safeguard] = {
         "A body is cancelled when its grace begins.",
         python(
             "lock.lease:Possession.stop",
-            without='self.scope.cancel(f"{self.label} {self.name!r}: {reason}")',
+            without='self.cancel(f"{self.label} {self.name!r}: {reason}")',
             instead="pass",
         ),
         _KINDS,
@@ -19,14 +19,14 @@ OF_GRACES: dict[str, Safeguard] = {
     ),
     "grace: in time": Safeguard(
         "The grace begins before the lease ends.",
-        python("lock.term:Term.next_end", without="self.deadline - self.grace", instead="self.deadline"),
+        python("lock.lease:Term.next_end", without="self.deadline - self.grace", instead="self.deadline"),
         _KINDS,
         faulty=True,
     ),
     "grace: as long as it was asked for": Safeguard(
         "The grace is counted back from the end on which the holder may rely.",
         python(
-            "lock.term:Term.next_end",
+            "lock.lease:Term.next_end",
             without="self.deadline - self.grace",
             instead="self.deadline - self.grace / 2",
         ),

@@ -35,7 +35,7 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: a number is given once": Safeguard(
         "Each lease has a fencing token of its own.",
-        python("lock.tenure:Tenure.taken", without="self.claim.number += 1", instead="pass"),
+        python("lock.tenure:Tenure.taken", without="claim.number += 1", instead="pass"),
         _KINDS,
     ),
     "cache: the block is reserved": Safeguard(

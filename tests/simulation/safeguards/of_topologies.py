@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .taking import Safeguard, lua, python
+from .taking import Safeguard, lua, python, together
 
 CLUSTERED = ("cluster-lock", "cluster-fairlock", "cluster-rwlock")
 WATCHED = ("sentinel-lock", "sentinel-fairlock")
@@ -28,6 +28,14 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         CLUSTERED,
         faulty=True,
     ),
+    "half a step": Safeguard(
+        "A step that needs several keys does nothing on a node that its slot is leaving.",
+        lua("", without="if type(reply) == 'table' and string", instead="if false and string"),
+        ("cluster-reentrant",),
+        faulty=True,
+        sorts=("move",),
+        covered_by="nest: looked at before",
+    ),
     "nest: looked at before": Safeguard(
         "A reentrant release does not touch the nest after it may have emptied it.",
         lua(
@@ -38,6 +46,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ("cluster-reentrant",),
         faulty=True,
         sorts=("move",),
+        covered_by="half a step",
     ),
     "mid-move": Safeguard(
         "While a slot moves, the steps of a holder declare one key only.",
@@ -64,7 +73,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "A seat of this session that stands first although its waiter has gone is given up.",
         python(
             "lock.queue:Gate.goes_first",
-            without="self._engine.undo(self._nobody(seat), 1.0)",
+            without="self._engine.undo(self._resource.nobody(seat), 1.0)",
             instead="pass",
         ),
         ("cluster-fairlock",),
@@ -80,7 +89,18 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         CLUSTERED,
         faulty=True,
-        covered_by="a bell that is found rung",
+        unseen="the server tells of a slot that leaves, but for a user who may not SSUBSCRIBE",
+    ),
+    "a slot that leaves": Safeguard(
+        "With keyspace notifications, the server tells of a slot that leaves its node, and its waiters look.",
+        python(
+            "transport.hearing:Keyspace._left",
+            without="return tuple(self._in_slots.get(slot, ()))",
+            instead="return ()",
+        ),
+        ("cluster-lock",),
+        faulty=True,
+        covered_by="heartbeat",
     ),
     "taken back": Safeguard(
         "A request that waits for a node that is away goes to the node that has taken its place.",
@@ -150,6 +170,60 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         ("sentinel-replicas",),
         faulty=True,
+    ),
+    "two masters: left at once": Safeguard(
+        "A session leaves a master as soon as a Sentinel names another one.",
+        python(
+            "transport.sentinel:NamedMaster._renamed",
+            without="former in (None, master)",
+            instead="True",
+        ),
+        WATCHED,
+        faulty=True,
+        sorts=("two masters",),
+    ),
+    "two masters: the one that was named": Safeguard(
+        "A connection that leads to another master than the one that was named meanwhile is not used.",
+        together(
+            python(
+                "transport.sentinel:NamedMaster._open_raw",
+                without="self._news() in (None, raw.server[:2])",
+                instead="True",
+            ),
+            python("transport.sentinel:_Door.get_master_address", without="self._news() or "),
+        ),
+        WATCHED,
+        faulty=True,
+        sorts=("two masters",),
+    ),
+    "two masters: all are asked for": Safeguard(
+        "Where another server takes the place of the master, each lease is asked for at once.",
+        python("lock.renewal:Tracked.rung", without="self.ask_all()", instead="pass"),
+        WATCHED,
+        faulty=True,
+        sorts=("two masters",),
+    ),
+    "a release comes again": Safeguard(
+        "A release is sent again when its name gets another master, which may not have got it.",
+        python(
+            "transport.releases:Releases._some_again",
+            without="self._again(self._due.pop())",
+            instead="self._due.pop()",
+        ),
+        ("cluster-lock",),
+        faulty=True,
+        sorts=("takeover",),
+    ),
+    "a release comes again, behind Sentinel": Safeguard(
+        "The same where Sentinel names the other master.",
+        python(
+            "transport.releases:Releases._some_again",
+            without="self._again(self._due.pop())",
+            instead="self._due.pop()",
+        ),
+        WATCHED,
+        faulty=True,
+        sorts=("two masters",),
     ),
     "idle beside a silent one": Safeguard(
         "Where a connection was silent, the idle one beside it is made again.",

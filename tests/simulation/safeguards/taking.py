@@ -41,10 +41,11 @@ class Safeguard:
 
 
 def scripts() -> list[Script]:
-    """All scripts of the library."""
+    """All scripts of the library, also in the form for a cluster."""
     kinds()  # imports all that have any
     modules = [module for name, module in sys.modules.items() if name.startswith("aiolocks.")]
-    found = {id(one): one for module in modules for one in vars(module).values() if type(one) is Script}
+    plain = [one for module in modules for one in vars(module).values() if type(one) is Script]
+    found = {id(one): one for script in plain for one in (script, script.guarded)}
     return list(found.values())
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from .group import Group
 from .replicas import Losses, Pair, server_of
 from .server.cluster import Layout, Slots, View, slot_of
+from .server.pubsub import end_channels
 from .server.replication import Replicated
-from .server.store import Store
+from .server.store import SortedSet, Store
 from .world import World
 
 SHARDS = (("a0", "a1"), ("b0", "b1"), ("c0", "c1"))
@@ -27,6 +28,8 @@ _TICK = 0.1
 _TOLD = 0.03
 """Seconds that word from one node to another takes, at most."""
 _MAJORITY = len(SHARDS) // 2 + 1
+SET_AGAIN = {dict: b"hset", SortedSet: b"zadd", list: b"rpush", set: b"sadd"}
+"""The events of keys at a node that gets their slot in one step, by the type of a value; `set` of others."""
 
 
 class Cluster(Group):
@@ -51,6 +54,7 @@ class Cluster(Group):
         self._resting: dict[str, float] = {}  # until when one that was restarted serves nothing
         self._heard = dict.fromkeys(NODES, 0.0)  # when each was heard of last, and heard of a majority
         self._electing: set[int] = set()
+        self._handing: set[str] = set()  # nodes that pause for a slot which leaves in one step
         self._clockwork.every(_TICK, self._tick)
 
     def slots(self, name: str) -> Slots:
@@ -74,12 +78,17 @@ class Cluster(Group):
                 self._clockwork.after(_TOLD * self._random.random(), self._tell, name, other)
 
     def _tell(self, name: str, other: str) -> None:
-        if (
-            self._reaches(name)
-            and self._reaches(other)
-            and self.slots(other).view.merge(self.slots(name).view)
-        ):
+        if self._reaches(name) and self._reaches(other) and self._merge(other, self.slots(name).view):
             self._learned(other)
+
+    def _merge(self, name: str, news: View) -> bool:
+        """A node believes what is news; it tells who has subscribed to a slot that it has lost."""
+        if not self.slots(name).view.merge(news):
+            return False
+        server = server_of(self.nodes[name])
+        end_channels(server)
+        server.flush_out()
+        return True
 
     def _learned(self, name: str) -> None:
         """A node that hears that another one has taken its place becomes its replica."""
@@ -132,7 +141,7 @@ class Cluster(Group):
 
     def _claim(self, name: str, claim: Callable[[int, View], object]) -> None:
         claim(self._believed.epoch + 1, self._believed)
-        self.slots(name).view.merge(self._believed)
+        self._merge(name, self._believed)
         self._heard[name] = self._clockwork.now
         self._spread(name)
 
@@ -155,11 +164,17 @@ class Cluster(Group):
             if pair.master is old and not old.down and pair.following and self._reaches(pair.replica.name):
                 pair.catch_up()
                 self._take_over(self._layout.shard_of(name), pair)
-                self.slots(old.name).view.merge(self._believed)
+                self._merge(old.name, self._believed)
                 self._learned(old.name)
             old.thaw()
 
         self._clockwork.after(_TOLD * self._random.random(), taken)
+
+    def take_over(self, name: str) -> None:
+        """Somebody has the replica take over, which lacks what has not reached it."""
+        pair = self.pair_of(name)
+        if pair.following and self._reaches(pair.replica.name):
+            self._take_over(self._layout.shard_of(name), pair)
 
     # -- slots that move
 
@@ -168,7 +183,7 @@ class Cluster(Group):
         source = self._believed_shard(slot)
         to = (source + 1) % len(SHARDS)
         here, there = self.pairs[source].master.name, self.pairs[to].master.name
-        if slot in self.slots(here).migrating or slot in self.slots(here).importing:
+        if slot in self.slots(here).migrating or slot in self.slots(here).importing or here in self._handing:
             return
         self._happened(here, f"slot {slot} begins to move to {there}")
         self.slots(there).importing.add(slot)
@@ -194,23 +209,36 @@ class Cluster(Group):
         self._claim(there, lambda epoch, view: view.moved.__setitem__(slot, (epoch, to)))
 
         def told() -> None:
-            self.slots(here).view.merge(self.slots(there).view)
+            self._merge(here, self.slots(there).view)
             del self.slots(here).migrating[slot]
 
         self._clockwork.after(_TOLD * self._random.random(), told)
 
-    def move_at_once(self, slot: int) -> None:
-        """With all of its keys, in one step."""
+    def move_at_once(self, slot: int, seconds: float, *, cancelled: bool) -> None:
+        """With all of its keys, in one step behind a pause of all writes; or cancelled behind that."""
         source = self._believed_shard(slot)
         to = (source + 1) % len(SHARDS)
         here, there = self.pairs[source].master.name, self.pairs[to].master.name
-        if slot in self.slots(here).migrating or slot in self.slots(here).importing:
+        if slot in self.slots(here).migrating or slot in self.slots(here).importing or here in self._handing:
             return
-        places = [place for place in self._keys(here) if slot_of(place[1]) == slot]
-        self._carry(places, here, there, at_once=True)
-        self._happened(here, f"slot {slot} has moved to {there}")
-        self._claim(there, lambda epoch, view: view.moved.__setitem__(slot, (epoch, to)))
-        self.slots(here).view.merge(self.slots(there).view)
+        self._handing.add(here)
+        self._happened(here, f"all writes pause, for slot {slot} goes to {there}")
+        server = server_of(self.nodes[here])
+        server.pause()
+
+        def hand_over() -> None:
+            self._handing.discard(here)
+            if cancelled:
+                self._happened(here, f"slot {slot} stays")
+            elif self._believed_shard(slot) == source:
+                places = [place for place in self._keys(here) if slot_of(place[1]) == slot]
+                self._carry(places, here, there, at_once=True)
+                self._happened(here, f"slot {slot} has moved to {there}")
+                self._claim(there, lambda epoch, view: view.moved.__setitem__(slot, (epoch, to)))
+                self._merge(here, self.slots(there).view)
+            server.go_on()
+
+        self._clockwork.after(seconds, hand_over)
 
     def _believed_shard(self, slot: int) -> int:
         return Slots("", self._layout, self._believed).shard(slot)
@@ -226,10 +254,14 @@ class Cluster(Group):
             value, end = store.values[key], store.ends.get(key)
             self._happened(here, f"{key.decode()} moves to {there}")
             to.apply([(store.number, key, value, end)])
-            to.store(store.number).touched(key, b"restore")
             if at_once:
+                # No event of the node that gives it; those of the one that gets it come before it serves.
                 source.give_away(store, key)
+                to.store(store.number).touched(key, SET_AGAIN.get(type(value), b"set"))
+                if end is not None:
+                    to.notify(to.store(store.number), key, b"expire")
             else:
+                to.store(store.number).touched(key, b"restore")
                 store.delete(key)
         for server in (source, to):
             server.flush_out()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 from math import inf
@@ -10,20 +11,86 @@ from typing import TYPE_CHECKING
 from aiolocks import Latch, LockTimeoutError, RateLimit, Session
 
 from .excuses import Excused
-from .schedule import Round
+from .schedule import DRIFT, Round
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .checkers import Referee
 
-LIMIT, PER, BURST = 20, 0.4, 3
-"""One in 20 ms, in the long run."""
+DRAWN = {"x": (20, 0.4, 3), "{x}y": (4, 0.4, 1)}
+"""Limit, seconds and burst: one in 20 ms in the long run; and some requests want a second one: one in 100 ms,
+and one at once, whatever they take of the first."""
+PLANTED = {"quick": (20, 0.4, 3), "slow": (1, 60.0, 3)}
+"""Those of schedules that say what they want."""
+DEAD = 3.0
+"""Seconds after which a killed process holds up no other one."""
+STANDS_STILL = 0.5
+"""Seconds for which a limit admits no waiter at most: less than after which a waiter asks by itself."""
 STEPS = 2
 PATIENCE = 1.5
 """Seconds that a task waits for a latch: less than after which it looks by itself."""
+ROUNDING = 1e-6
 SLACK = 0.02
 """Seconds for the work of loops."""
+
+
+@dataclass
+class _Admitted:
+    """Permits that were taken; times of the world.
+
+    Attributes:
+        n: How many are used at least.
+        most: The most that may have been in the bucket for it at any time.
+    """
+
+    at: float
+    n: int
+    who: str
+    most: int
+
+
+@dataclass(eq=False)
+class _Waiter:
+    """A request under way; times of the world.
+
+    Attributes:
+        passed_at: When one that came later took a permit that it waited for.
+    """
+
+    who: str
+    amounts: dict[str, int]
+    began: float
+    passed_at: float = inf
+    passed_by: str = ""
+
+
+@dataclass
+class _Limit:
+    """What was admitted by one limit, and when a task gave up that waited for it."""
+
+    limit: int
+    per: float
+    burst: int
+    admitted: list[_Admitted] = field(default_factory=list)
+    left_at: float = -inf
+
+    def admits(self, n: int) -> float:
+        """When the next waiter of so many is admitted, at the latest."""
+        last = self.admitted[-1].at if self.admitted else -inf
+        room = self._full_at([each.most for each in self.admitted]) - (self.burst - n) * self.per / self.limit
+        return max(last, self.left_at, room)
+
+    def lacks(self, n: int, at: float) -> bool:
+        """Whether there were fewer than so many then, at the most."""
+        left = max(0.0, self._full_at([each.n for each in self.admitted]) - at)
+        return left + (n - self.burst) * self.per / self.limit > ROUNDING
+
+    def _full_at(self, permits: list[int]) -> float:
+        full_at = -inf
+        for each, n in zip(self.admitted, permits, strict=True):
+            full_at = max(full_at, each.at) + n * self.per / self.limit
+        return full_at
 
 
 @dataclass
@@ -44,12 +111,15 @@ class Counts:
 
     Args:
         travel: Seconds in which a request of the slowest process was executed.
+        trip: Seconds in which one that is connected knows the answer, too.
     """
 
-    def __init__(self, referee: Referee, *, travel: float) -> None:
+    def __init__(self, referee: Referee, *, travel: float, trip: float) -> None:
         self._referee = referee
         self._late = travel + SLACK
-        self._admitted: list[tuple[float, int, str]] = []
+        self._trip = trip
+        self._limits = {name: _Limit(*figures) for name, figures in (DRAWN | PLANTED).items()}
+        self._waiters: list[_Waiter] = []
         self._latches: dict[str, _Latch] = {}
 
     def _explained(self, since: float, who: Iterable[str], *sorts: Excused) -> bool:
@@ -59,30 +129,106 @@ class Counts:
 
     # -- rate limits
 
-    async def admit(self, limit: RateLimit, one: Round) -> None:
-        """A task that does something as often as it may."""
-        n = one.want.permits
-        if one.timeout == 0:
-            if not await limit.try_acquire(n):
-                return
+    async def admit(self, session: Session, one: Round) -> None:
+        """Does something as often as one limit or two admit it; it may have used less or more then."""
+        n, rng = one.want.permits, random.Random(one.part)
+        names, drawn = one.want.names, one.want.names[0] not in PLANTED
+        if drawn:
+            names = ("x", "{x}y") if rng.random() < 0.4 else ("x",)
+        amounts = dict(zip(names, (n, 1), strict=False))
+        kept = [self._limits[name] for name in names]
+        limits = [
+            RateLimit(session, name, each.limit, per=each.per, burst=each.burst)
+            for name, each in zip(names, kept, strict=True)
+        ]
+        limit = limits[0] if len(limits) == 1 else RateLimit.all_of(*limits)
+        waiter = _Waiter(one.part, amounts, self._referee.now)
+        self._waiters.append(waiter)
+        try:
+            if one.timeout == 0:
+                decision = await limit.try_acquire(amounts)
+            else:
+                decision = await limit.acquire(amounts, blocking_timeout=one.timeout)
+        except BaseException:
+            for each in kept:
+                each.left_at = self._referee.now
+            raise
+        finally:
+            self._waiters.remove(waiter)
+        if not decision:
+            return
+        if one.timeout != 0:
+            self._must_be_in_turn(waiter)
+        self._passes(waiter)
+        self._referee.tell(one.part, f"is admitted with {n} by {' and '.join(names)}")
+        taken = [_Admitted(self._referee.now, amounts[name], one.part, amounts[name]) for name in names]
+        for each, admitted in zip(kept, taken, strict=True):
+            each.admitted.append(admitted)
+            self._look_at_windows(each)
+        if one.doing == "settle":
+            await asyncio.sleep(one.hold)
+            actual = dict.fromkeys(names, 0)
+        elif drawn and rng.random() < 0.3:
+            await asyncio.sleep(rng.random() * 0.1)
+            actual = {name: rng.randint(0, amount + 1) for name, amount in amounts.items()}
         else:
-            await limit.acquire(n, blocking_timeout=one.timeout)
-        self._referee.tell(one.part, f"is admitted with {n}")
-        self._admitted.append((self._referee.now, n, one.part))
-        self._look_at_windows()
+            return
+        self._referee.tell(one.part, f"has used {actual}")
+        for name, admitted in zip(names, taken, strict=True):
+            admitted.n = min(admitted.n, actual[name])
+            admitted.most = max(admitted.most, actual[name])
+        await decision.settle(actual)
 
-    def _look_at_windows(self) -> None:
+    def _look_at_windows(self, limit: _Limit) -> None:
         """By brute force: in each time that ends now there are no more than the bucket had, and got."""
         now, total = self._referee.now, 0
         within: set[str] = set()
-        for since, n, who in reversed(self._admitted):
-            total += n
-            within.add(who)
-            most = BURST + (now - since + self._late) * LIMIT / PER
+        for each in reversed(limit.admitted):
+            total += each.n
+            within.add(each.who)
+            lasted = (now - each.at) * (1 + DRIFT) + self._trip
+            most = limit.burst + lasted * limit.limit / limit.per
             # A bucket that was lost is full again, and a task that stood still came later than its moment.
-            if total > most and not self._explained(since - PER, within, Excused.RESULT, Excused.LATE):
-                self._referee.wrong(f"{total} were admitted in {now - since:.4f} s, since {who}")
+            since = each.at - limit.per
+            if total > most and not self._explained(since, within, Excused.RESULT, Excused.LATE):
+                self._referee.wrong(f"{total} were admitted in {now - each.at:.4f} s, since {each.who}")
                 return
+
+    def _must_be_in_turn(self, one: _Waiter) -> None:
+        """Whoever has left or died before, a waiter is admitted as soon as others have what they took, and
+        before those that came later."""
+        now = self._referee.now
+        since = max(self._limits[name].admits(n) for name, n in one.amounts.items())
+        since = max(since, one.began + self._late)
+        if now - since > STANDS_STILL + 4 * self._trip and not self._explained_by_any(since):
+            names = " and ".join(one.amounts)
+            self._referee.wrong(f"{one.who} was admitted {now - since:.3f} s after {names} had its permits")
+        passed_at = one.passed_at
+        if now - passed_at > self._trip and not self._explained_by_any(passed_at):
+            self._referee.wrong(f"{one.passed_by} passed {one.who}, which came {now - passed_at:.3f} s later")
+
+    def _passes(self, one: _Waiter) -> None:
+        """A waiter whose turn has come, and that only has to ask, may be passed, but not at its cost."""
+        now = self._referee.now
+        for other in self._waiters:
+            name, *more = other.amounts
+            # One of several limits keeps none waiting while another of them holds it up.
+            if more or name not in one.amounts or other.began + self._late >= one.began or other.passed_by:
+                continue
+            if self._limits[name].lacks(other.amounts[name] + one.amounts[name], now + self._trip):
+                other.passed_at, other.passed_by = now, one.who
+
+    def _explained_by_any(self, since: float) -> bool:
+        referee = self._referee
+        sorts = (
+            Excused.IDLE,
+            Excused.ERROR,
+            Excused.UNANSWERED,
+            Excused.LATE,
+            Excused.RESULT,
+            Excused.PLACE,
+        )
+        return any(referee.excuses.explain_any(sort, since - DEAD, referee.now) for sort in sorts)
 
     # -- latches
 

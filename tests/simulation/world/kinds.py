@@ -281,8 +281,14 @@ KINDS: dict[str, Kind] = {
             remembered=(":uniquejob.over:", ":uniquejob.owner:", ":uniquejob.about:"),
         ),
         Kind(name="turnstile", wanted=_one, lock=_none, work="number"),
-        Kind(name="ratelimit", wanted=_permits, lock=_none, work="admit", remembered=(":ratelimit:",)),
-        Kind(name="latch", wanted=_one, lock=_none, work="meet", remembered=(":latch:",)),
+        Kind(
+            name="ratelimit",
+            wanted=_permits,
+            lock=_none,
+            work="admit",
+            remembered=(":ratelimit.bucket:", ":ratelimit.log:"),
+        ),
+        Kind(name="latch", wanted=_one, lock=_none, work="meet", remembered=(":latch:", ":latch.steps:")),
         Kind(
             name="combiner",
             wanted=_one,
@@ -293,6 +299,7 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(name="leadership", wanted=_one, lock=_none, work="lead"),
         Kind(name="grace", wanted=_one, lock=_none, work="unwind", faults=SILENT),
+        Kind(name="session", wanted=_one, lock=_none, work="end", faults=SILENT),
         Kind(name="rings", wanted=_one, lock=_none, work="entangle"),
         Kind(
             name="schedule",

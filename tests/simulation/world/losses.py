@@ -17,11 +17,11 @@ from statistics import quantiles
 from .network import FAR, NEAR, SPIKY, STEADY_FAR, Delays
 from .run import Outcome, Runner
 from .schedule import drawn
-from .table import TRUST, number, put
+from .table import DOCS, number, put_between
 
 FIRST = 6_000_000
 """The first seed."""
-PAGE = TRUST.with_name("safety.md")
+PAGE = DOCS / "explanation/safety.md"
 HEAD = (
     "| network, one way | losses | median, round trips | 99 of 100 | median, ms | 99 of 100, ms |",
     "|---|---|---|---|---|---|",
@@ -69,7 +69,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.world.losses")
     parser.add_argument("--each", type=int, default=1000, help="schedules with a lock, and with a fair lock")
     parser.add_argument("--first", type=int, default=FIRST, help="the first seed")
-    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
     options = parser.parse_args()
     with Runner() as runner:
         found = measured(
@@ -79,7 +79,7 @@ def main() -> int:
         )
     how = f"Of {number(2 * options.each)} schedules; the seeds begin with {options.first}."
     if options.write:
-        put("losses", [*table(found), "", how], PAGE)
+        put_between("losses", [*table(found), "", how], PAGE)
     print(*table(found), "", how, sep="\n")
     return 0
 

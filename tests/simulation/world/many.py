@@ -3,7 +3,7 @@
 python -m tests.simulation.world.many                     100 of each sort, with faults and without
 python -m tests.simulation.world.many --each 2500 --jobs  in as many processes as there are cores
 python -m tests.simulation.world.many lock --digest       a digest of the traces, to compare two machines
-python -m tests.simulation.world.many --write             puts the table into docs/explanation/trust.md
+python -m tests.simulation.world.many --write             puts the table into docs/reference/test-results.md
 python -m tests.simulation.world.many lock --write        the rows of one kind, the others stay as they are
 
 It goes in rounds, of a piece of every sort, and writes after each: a run that is interrupted has come
@@ -169,7 +169,7 @@ def main() -> int:
         help="processes; alone: as many as cores",
     )
     parser.add_argument("--digest", action="store_true", help="show a digest of the traces of each sort")
-    parser.add_argument("--write", action="store_true", help="put the table into the page")
+    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
     options = parser.parse_args()
     if unknown := set(options.kinds) - set(KINDS):
         parser.error(f"no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")

@@ -21,15 +21,16 @@ from .actors import Actors
 from .caches import CACHES, ENDED, Answers, eager
 from .checkers import Referee
 from .excuses import Excused
-from .failures import FAILURES, SORTS
+from .failures import ALONE, FAILURES, SORTS
 from .faults import EMPTYING, MARKS, NOTICED, RECOVERY
+from .known import TURNS
 from .network import Wire
 from .node import Node
 from .passing import Passing
 from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
-from .topology import TOPOLOGIES
+from .topology import TOPOLOGIES, BehindSentinel
 from .works import Ledger
 from .world import StuckError, World
 
@@ -92,9 +93,10 @@ class Run:
                 server.on_step = Passing(self.referee.wrong).executed
         travels = map(self.patience, schedule.crews)
         travel = max(travels, default=0.0)  # one that is being made smaller may have nobody left
+        trip = max(map(self._trip, schedule.crews), default=0.0)
         parts = map(world.clockwork.part, ("ledger", "rings", "graces"))
         serial = frozenset(crew.part for crew in schedule.crews if crew.wakeup == "plain")
-        self.ledger = Ledger(self.referee, *parts, travel=travel, serial=serial)
+        self.ledger = Ledger(self.referee, *parts, travel=travel, trip=trip, serial=serial)
         self.ledger.combined.all_hear = all(crew.hears for crew in schedule.crews)
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
@@ -162,8 +164,15 @@ class Run:
         excuses = self.referee.excuses
         return bool(self.ledger.dead or excuses.begun(Excused.PLACE) or excuses.begun(Excused.LEASE))
 
+    @property
+    def _replaced(self) -> bool:
+        """Whether all that befalls the schedule is that a master is replaced that is well."""
+        return bool(self.schedule.faults) and all(fault.what in ALONE for fault in self.schedule.faults)
+
     def _ended(self, name: str, _: object) -> None:
         self._living.discard(name)
+        if self._replaced:  # who has ended sends no release again that the new master has not got
+            self.referee.excuses.give(Excused.IDLE, None, self.world.now, self.world.now + self.schedule.ttl)
         self.world.clockwork.after(AFTERWARDS, self._look_for_bells_of, name)
 
     def _look_for_bells_of(self, name: str) -> None:
@@ -223,8 +232,10 @@ class Run:
         self._excuse_connecting_again(fault.target)
         if sort.excuses:
             self._struck.add(fault.target)
-        if fault.what in EMPTYING or fault.what in FAILURES:  # a failover may lose what came last
+        if fault.what in EMPTYING or fault.what in {*FAILURES, *ALONE}:  # a failover may lose what came last
             self.ledger.combined.emptied()
+        if fault.what == "clock ahead":
+            self.ledger.combined.set_ahead(fault.amount)
         sort.strike(self, fault)
 
     @property
@@ -263,9 +274,16 @@ class Run:
         return soon
 
     def lose(self, token: str) -> None:
-        """A server has lost this lease; its holder learns that at its next renewal that gets through."""
+        """A server has lost this lease; its holder learns that at its next renewal that gets through.
+
+        Where it was replaced, and nothing else happens, all leases are asked for as soon as that is heard.
+        """
         ttl = self.schedule.ttl
-        self.referee.lost.append((self.world.now + min(ttl + 1.0, ttl / 2 + NOTICED), token))
+        until = self.world.now + min(ttl + 1.0, ttl / 2 + NOTICED)
+        if self._replaced and isinstance(self.topology, BehindSentinel):
+            until = min(until, self.topology.watched.left_by + max(map(self.patience, self.schedule.crews)))
+            self.world.clockwork.at(until, self.referee.exclude)
+        self.referee.lost.append((until, token))
 
     # -- the processes
 
@@ -345,6 +363,11 @@ class Run:
         """Seconds until a new session of this crew has its first answer, at most."""
         return CONNECTED * self.topology.distance * (crew.delays.longest + crew.busy)
 
+    @staticmethod
+    def _trip(crew: Crew) -> float:
+        """Seconds in which a connected session of this crew knows the answer to a request, at most."""
+        return 2 * crew.delays.longest + TURNS * crew.busy + 0.001
+
     def _idle(self, crew: Crew) -> float:
         """How long something may be free while somebody of this crew waits for it."""
         if self.schedule.hasty:
@@ -404,6 +427,7 @@ class Run:
             for worker in crew.workers
             for one in worker.rounds
         )
+        detached = detached or self.schedule.kind.work == "end"
         if self.schedule.faults or self.schedule.hasty:
             # Of the dead, of late votes, and of what the server did when nobody could tell it any more.
             world.pass_until(max(world.now, self._settled_at) + QUEUE_TTL)

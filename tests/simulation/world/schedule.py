@@ -26,7 +26,8 @@ class Round:
         timeout: How long it waits; None: for ever; 0: it asks once.
         cancel: When it is cancelled, counted from when it asks; None: never.
         hold: How long it holds it.
-        doing: The act beside holding; of a job: `perform`, a delivery of a ticket and no update.
+        doing: The act beside holding; of a job: `perform`, a delivery of a ticket and no update; of a rate
+            limit: `settle`, nothing was used after all.
     """
 
     part: str

@@ -123,8 +123,11 @@ class _OwnManaged(SentinelManagedConnection):
 class BehindSentinel(Grouped):
     """A master with a replica, and a client that asks the sentinels which it is."""
 
+    watched: Watched
+
     def _form(self, world: World, losses: Losses, lag: float) -> Group:
-        return Watched(world, losses, lag=lag)
+        self.watched = Watched(world, losses, lag=lag)
+        return self.watched
 
     def clients(self, wakeup: str, stack: AsyncExitStack) -> Iterable[Redis]:
         sentinel = Sentinel([(name, 6379) for name in SENTINELS])

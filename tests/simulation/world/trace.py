@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterator
@@ -115,6 +116,22 @@ class Trace:
             for word in what[0]
             if b".bell." in word
         }
+
+    def wire(self) -> str:
+        """A digest of what servers were asked, word by word.
+
+        Without the opening of connections, the names of hosts, and the text of scripts.
+        """
+        words = hashlib.sha256()
+        for _, where, what in self._events:
+            if isinstance(what, str) or _is_setting_up(what[0]):
+                continue
+            said = list(what[0])
+            if said[0].upper() in _SCRIPTS:
+                said[1] = name_of(what[0]).encode()
+            for word in (where.encode(), *said):
+                words.update(_PROCESS.sub(_anonymous, word.decode(errors="replace")).encode() + b"\0")
+        return words.hexdigest()[:16]
 
     def text(self, *, whole: bool = False) -> str:
         """All of it; the opening of connections and channels only if it must be `whole`."""

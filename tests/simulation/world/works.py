@@ -19,7 +19,6 @@ from aiolocks import (
     Latch,
     Leadership,
     Lock,
-    RateLimit,
     Session,
     SingleFlight,
     Term,
@@ -31,7 +30,8 @@ from aiolocks.kinds.uniquejob import Ticket
 
 from .checkers import Referee
 from .combined import Combined
-from .counted import BURST, LIMIT, PER, STEPS, Counts
+from .counted import STEPS, Counts
+from .ends import Ends
 from .excuses import Excused
 from .graces import Graces
 from .rings import Rings
@@ -40,6 +40,8 @@ from .ticks import Ticks
 
 KEEP = 0.4
 """Seconds for which some results are kept."""
+FORGETS = 0.2
+"""The share of calls that forget their key first."""
 WINDOW = 0.5
 GRACE = 0.4
 """Seconds before the end of a leader's lease at which it is told to stop; less with a short ttl."""
@@ -60,6 +62,20 @@ class Execution:
     began: float
     ended: float = inf
     over: float = inf
+
+
+@dataclass(eq=False)
+class Forget:
+    """A key is forgotten; times of the world.
+
+    Attributes:
+        sent: When that was asked for.
+        done: When it was confirmed.
+    """
+
+    key: str
+    sent: float
+    done: float = inf
 
 
 @dataclass
@@ -83,20 +99,24 @@ class Ledger:
     places: list[tuple[int, float, str]] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
     newest: int = 0
+    forgets: list[Forget] = field(default_factory=list)
     travel: float = 0.0  # of the slowest process: seconds in which a request of it was executed
+    trip: float = 0.0  # seconds in which one that is connected knows the answer to a request, too
     serial: frozenset[str] = frozenset()  # processes whose client makes each request
     ticks: Ticks = field(init=False)
     rings: Rings = field(init=False)
     graces: Graces = field(init=False)
     counts: Counts = field(init=False)
     combined: Combined = field(init=False)
+    ends: Ends = field(init=False)
 
     def __post_init__(self) -> None:
         self.ticks = Ticks(self.referee, self.random, travel=self.travel)
         self.rings = Rings(self.referee, self.drawing, travel=self.travel)
         self.graces = Graces(self.referee, self.kinds, serial=self.serial)
-        self.counts = Counts(self.referee, travel=self.travel)
+        self.counts = Counts(self.referee, travel=self.travel, trip=self.trip)
         self.combined = Combined(self.referee, self.kinds, travel=self.travel)
+        self.ends = Ends(self.referee, self.kinds)
 
     def died(self, process: str) -> None:
         self.dead.add(process)
@@ -104,6 +124,7 @@ class Ledger:
         self.rings.died(process)
         self.graces.died(process)
         self.combined.died(process)
+        self.ends.died(process)
 
     def explained(self, sort: Excused, since: float, *who: str) -> bool:
         """Whether a fault since then explains that, in the process of one of these."""
@@ -118,7 +139,7 @@ class Ledger:
                 continue
             if run.over == inf:
                 sort, what = Excused.LEASE, f"two runs at once: of {run.who} and {who}"
-            elif now < run.ended + kept and run.ended < inf:
+            elif now < run.ended + kept and run.ended < inf and not self.forgotten(key, run.began):
                 sort, what = Excused.RESULT, f"{who} does it again, {now - run.ended:.3f} s after {run.who}"
             else:
                 continue
@@ -128,6 +149,10 @@ class Ledger:
         self.runs.append(run)
         self.referee.tell(who, f"run {run.number} begins")
         return run
+
+    def forgotten(self, key: str, since: float) -> bool:
+        """Whether what was begun then may have been forgotten."""
+        return any(one.key == key and one.sent >= since - self.travel for one in self.forgets)
 
     async def execute(self, who: str, seconds: float, *, key: str = "x", kept: float = 0.0) -> int:
         """The work itself."""
@@ -158,19 +183,37 @@ async def _share(ledger: Ledger, session: Session, one: Round, ttl: float, patie
     """A call whose result all have who ask for it meanwhile, or later, while it is made again."""
     keep = KEEP if one.want.permits > 1 else 0.0
     stale = KEEP if one.want.permits > 2 else 0.0
-    asked = ledger.referee.now
     patience = ledger.travel
     key, kept = f"k{keep:g}+{stale:g}", max(0.0, keep - patience)
-    call = SingleFlight(session, ttl=ttl, keep=keep, stale=stale).do(
-        key, lambda: ledger.execute(one.part, one.hold, key=key, kept=kept)
-    )
+    rng = random.Random(f"{one.part} {one.hold}")
+    of_value = keep > 0 and rng.random() < 0.5
+    flight = SingleFlight(session, ttl=ttl, keep=(lambda _: keep) if of_value else keep, stale=stale)
+    if rng.random() < FORGETS:
+        forget = Forget(key, ledger.referee.now)
+        ledger.forgets.append(forget)
+        ledger.referee.tell(one.part, f"forgets {key}")
+        async with asyncio.timeout(one.timeout or None):
+            await flight.forget(key)
+        forget.done = ledger.referee.now
+    asked = ledger.referee.now
+    # Of a session that waits, later callers join those that wait, unless it has forgotten the key itself.
+    joins = ("singleflight", key) in session._usable_engine().in_progress
+    call = flight.do(key, lambda: ledger.execute(one.part, one.hold, key=key, kept=kept))
     async with asyncio.timeout(one.timeout or None):
         number = await call
     run = ledger.runs[number]
+    older = not joins and any(
+        before.key == key and before.done <= asked and run.began < before.sent - patience
+        for before in ledger.forgets
+    )
+    if older and not ledger.explained(Excused.RESULT, run.began, run.who, one.part):
+        ledger.referee.wrong(f"{one.part} has the result of a run of before its key was forgotten")
     there = [
         earlier
         for earlier in ledger.runs
-        if earlier.key == key and asked - keep - stale + patience < earlier.ended < asked - patience
+        if earlier.key == key
+        and not ledger.forgotten(key, earlier.began)
+        and asked - keep - stale + patience < earlier.ended < asked - patience
     ]
     if run.ended == inf:
         ledger.referee.wrong(f"{one.part} has the result of a run that has not ended")
@@ -277,7 +320,7 @@ async def _unwind(ledger: Ledger, session: Session, one: Round, ttl: float, pati
 
 async def _admit(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
     """So many in so many seconds, of all processes together."""
-    await ledger.counts.admit(RateLimit(session, "x", LIMIT, per=PER, burst=BURST), one)
+    await ledger.counts.admit(session, one)
 
 
 async def _meet(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
@@ -289,6 +332,11 @@ async def _meet(ledger: Ledger, session: Session, one: Round, ttl: float, patien
 async def _combine(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
     """A task that leaves an item with a combiner, or runs what is left."""
     await ledger.combined.combine(session, one, ttl)
+
+
+async def _end(ledger: Ledger, session: Session, one: Round, ttl: float, patience: float) -> None:
+    """A session that is closed while a lease of it is held without a body."""
+    await ledger.ends.end(session, one, ttl, patience)
 
 
 WORKS = {
@@ -303,5 +351,6 @@ WORKS = {
     "admit": _admit,
     "meet": _meet,
     "combine": _combine,
+    "end": _end,
 }
 """By the name that a kind gives."""

@@ -1,6 +1,6 @@
 // The page of one name.
 
-import { documentOf, duration, el, foreign, moment, since, strip, until, visible, who } from "./text.js";
+import { documentOf, duration, el, foreign, moment, nextTick, since, strip, until, visible, who } from "./text.js";
 import { fill, rows, show } from "./live.js";
 
 const asked = new URLSearchParams(location.search);
@@ -91,6 +91,12 @@ function draw(told, changed) {
   const problem = get("problem");
   problem.hidden = !lock.problem;
   problem.textContent = visible(lock.problem);
+  const permits = kind === "semaphore" ? lock.taken + " of " + (lock.value ?? "?") + " permits are held" : "";
+  const rate = kind === "ratelimit" && lock.value !== null
+    ? [lock.value + " requests are left", lock.kept ? ", the next one in " : "", lock.kept ? until(lock.kept) : ""] : "";
+  const known = rate ? el("span", {}, ...rate) : kind === "schedule" && lock.asked !== undefined ? nextTick(lock) : permits;
+  get("known").hidden = !known;
+  get("known").replaceChildren(known);
   get("waiters").textContent = lock.waiters ? lock.waiters + (lock.waiters === 1 ? " waits" : " wait") : "";
   for (const [section, make] of Object.entries(SECTIONS)) {
     if (changed && !changed.has(section)) continue;

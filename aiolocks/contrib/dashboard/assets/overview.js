@@ -1,6 +1,6 @@
 // The overview.
 
-import { documentOf, el, duration, foreign, link, moment, several, since, strip, until, visible, who } from "./text.js";
+import { documentOf, el, duration, foreign, link, moment, nextTick, several, since, strip, until, visible, who } from "./text.js";
 import { fill, rows, show, tick } from "./live.js";
 
 const STEP = matchMedia("(max-width: 700px)").matches ? 20 : 50;
@@ -16,8 +16,11 @@ const number = (label, ...children) => el("td", { role: "cell", "data-label": la
 
 function lockRow(row) {
   const first = row.holders[0];
-  const details = first ? [first.mode, first.span, first.keys].filter(Boolean).map(visible).join(" ") : "";
-  const held = row.kept && !first ? el("span", { class: "muted" }, "kept by at_least") : several(row.holders, row.more);
+  const permits = row.kind === "semaphore" ? row.taken + " of " + (row.value ?? "?") : "";
+  const kept = row.kind === "ratelimit" ? "taken" : "kept by at_least";
+  const left = row.kind === "ratelimit" && row.value !== null ? row.value + " left" : "";
+  const details = first ? [first.mode, first.span, first.keys, permits].filter(Boolean).map(visible).join(" ") : left;
+  const held = row.kept && !first ? el("span", { class: "muted" }, kept) : several(row.holders, row.more);
   const charged = row.holders.reduce((sum, one) => sum + one.charged, 0);
   return el(
     "tr",
@@ -68,19 +71,21 @@ function leaderRow(row) {
     value, el("p", { class: "muted" }, candidates));
 }
 
-const SIGNS = { done: "✓", running: "▸", failed: "✗", timeout: "◷", stopped: "■", lost: "?", skipped: "·" };
+const SIGNS = { done: "✓", running: "▸", failed: "✗", timeout: "◷", stopped: "■", lost: "?", skipped: "·", missed: "–" };
 
 function scheduleRow(row) {
   const last = row.last;
   const signs = row.ticks.map((one) => el("i", { class: "tick " + one }, SIGNS[one] ?? "?"));
   const counts = Object.entries(row.ticks.reduce((sums, one) => ({ ...sums, [one]: (sums[one] ?? 0) + 1 }), {}));
   const label = "last runs: " + counts.map(([outcome, times]) => times + " " + outcome).join(", ");
+  const next = el("p", { class: "muted" }, nextTick(row));
+  if (!last) return el("li", {}, el("p", { class: "split" }, link(row.kind, row.name), el("span", {}, "not run yet")), next);
   const took = last.seconds === null ? "" : ", took " + duration(last.seconds);
   return el("li", {},
     el("p", { class: "split" }, link(row.kind, row.name), el("strong", { class: "outcome " + last.outcome }, last.outcome)),
     el("p", { class: "muted" }, last.due === null ? "out of turn at " + moment(last.since) : "due " + moment(last.due), took,
       last.host ? " on " : "", last.host ? who(last) : ""),
-    el("p", { class: "ticks", role: "img", "aria-label": label }, ...signs));
+    el("p", { class: "ticks", role: "img", "aria-label": label }, ...signs), next);
 }
 
 function auditRow(row) {
@@ -122,6 +127,9 @@ function draw(facts, changed) {
     if (name === "deadlocks") document.getElementById(name).hidden = !found;
     if (name === "locks") {
       const matching = facts.matching ?? found;
+      const asked = text.value || kind.value;
+      document.querySelector("#locks .none").textContent =
+        asked ? "no name that is held or waited for matches" : "nothing is held or waited for";
       document.getElementById("matching").textContent = found < matching ? found + " of " + matching.toLocaleString("en") : "";
       more.hidden = found >= matching || shown >= MOST;
     }

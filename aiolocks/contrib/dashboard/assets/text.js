@@ -64,6 +64,13 @@ export function who(one, { task = true } = {}) {
   return el("span", { class: "who" }, ...parts);
 }
 
+/** When the next tick of a schedule is due. */
+export function nextTick(row) {
+  if (!row.asked) return "no process keeps it";
+  if (row.next === null || row.next === undefined) return "a process keeps it";
+  return el("span", {}, "next tick " + moment(row.next) + ", in ", until(row.next));
+}
+
 /** Several of them, of which some are not named. */
 export function several(holders, more) {
   if (!holders.length) return el("span", { class: "muted" }, "nobody");

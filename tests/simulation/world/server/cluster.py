@@ -107,6 +107,24 @@ class Slots:
         if keys and (refusal := self._refusal(client, keys)) is not None:
             raise refusal
 
+    def check_channels(self, client: Client, channels: Sequence[bytes]) -> None:
+        """Before a request for channels of a slot; a slot that is being moved away is served meanwhile.
+
+        Raises:
+            Refusal: It is not for this node, or not now.
+        """
+        for slot in {slot_of(channel) for channel in channels}:
+            if self.down:
+                raise Refusal("CLUSTERDOWN The cluster is down")
+            master = self.master(slot)
+            if master != self.node and not (slot in self.importing and client.asking):
+                raise Refusal(f"MOVED {slot} {master}:6379")
+
+    def has_lost(self, channel: bytes) -> bool:
+        """Whether another node serves the slot of this channel."""
+        slot = slot_of(channel)
+        return self.master(slot) != self.node and slot not in self.importing
+
     def check_inside(self, client: Client, keys: Sequence[bytes]) -> None:
         """Before a command of a script, which may touch keys that the script has not declared.
 

@@ -1,4 +1,4 @@
-"""Hashes, lists, sets and streams: of all but the first only as much as shows that a key holds something
+"""Hashes, lists, sets and streams: of the last two only as much as shows that a key holds something
 else."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from typing import Any
 
 from .numbers import between, integer
 from .registry import READ, WRITE, command
-from .replies import Pairs, Refusal
+from .replies import OK, Pairs, Refusal
 from .session import Client
 from .store import Stream
 
@@ -111,6 +111,29 @@ def lrange(client: Client, key: bytes, first: bytes, last: bytes) -> list[bytes]
     values = client.store.find_as(key, list) or []
     start, stop = between(len(values), first, last)
     return list(values[start:stop])
+
+
+@command("LSET", 4, WRITE, grows=True)
+def lset(client: Client, key: bytes, index: bytes, item: bytes) -> Any:
+    values: list[bytes] | None = client.store.find_as(key, list)
+    if values is None:
+        raise Refusal("ERR no such key")
+    at = integer(index)
+    if not -len(values) <= at < len(values):
+        raise Refusal("ERR index out of range")
+    values[at] = item
+    client.store.touched(key, b"lset")
+    return OK
+
+
+@command("LTRIM", 4, WRITE)
+def ltrim(client: Client, key: bytes, first: bytes, last: bytes) -> Any:
+    values: list[bytes] | None = client.store.find_as(key, list)
+    if values is not None:
+        start, stop = between(len(values), first, last)
+        values[:] = values[start:stop]
+        client.store.touched(key, b"ltrim")
+    return OK
 
 
 @command("SADD", -3, WRITE, grows=True)

@@ -61,7 +61,7 @@ def _answer(client: Client, what: bytes, names: tuple[bytes, ...], among: set[by
     (listens.add if client.channels or client.patterns else listens.discard)(client.id)
 
 
-@command("SUBSCRIBE", -2, alone=True)
+@command("SUBSCRIBE", -2, alone=True, grows=True)
 def subscribe(client: Client, *channels: bytes) -> object:
     _answer(client, b"subscribe", channels, client.channels, add=True)
     return NotImplemented
@@ -73,7 +73,7 @@ def unsubscribe(client: Client, *channels: bytes) -> object:
     return NotImplemented
 
 
-@command("PSUBSCRIBE", -2, alone=True)
+@command("PSUBSCRIBE", -2, alone=True, grows=True)
 def psubscribe(client: Client, *patterns: bytes) -> object:
     _answer(client, b"psubscribe", patterns, client.patterns, add=True)
     return NotImplemented
@@ -83,6 +83,35 @@ def psubscribe(client: Client, *patterns: bytes) -> object:
 def punsubscribe(client: Client, *patterns: bytes) -> object:
     _answer(client, b"punsubscribe", patterns or tuple(sorted(client.patterns)), client.patterns, add=False)
     return NotImplemented
+
+
+@command("SSUBSCRIBE", -2, alone=True, grows=True)
+def ssubscribe(client: Client, *channels: bytes) -> object:
+    if client.server.slots is not None:
+        client.server.slots.check_channels(client, channels)
+    for channel in channels:
+        client.shards.add(channel)
+        client.say(Push([b"ssubscribe", channel, len(client.shards)]))
+    return NotImplemented
+
+
+@command("SUNSUBSCRIBE", -1, alone=True)
+def sunsubscribe(client: Client, *channels: bytes) -> object:
+    channels = channels or tuple(sorted(client.shards))
+    if client.server.slots is not None:
+        client.server.slots.check_channels(client, channels)
+    for channel in channels:
+        client.shards.discard(channel)
+        client.say(Push([b"sunsubscribe", channel, len(client.shards)]))
+    return NotImplemented
+
+
+def end_channels(server: Server) -> None:
+    """Ends the subscriptions to channels of slots that the node does not serve any more, and says so."""
+    for client in [client for client in server.clients.values() if client.shards]:
+        for channel in sorted(filter(server.slots.has_lost, client.shards)):
+            client.shards.discard(channel)
+            client.say(Push([b"sunsubscribe", channel, len(client.shards)]))
 
 
 @command("PUBLISH", 3)

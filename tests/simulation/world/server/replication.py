@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .registry import COMMANDS, WRITE
 from .replies import Refusal
 from .server import Server
 from .session import Client
@@ -37,6 +38,8 @@ class Replicated(Server):
         self._acknowledged = 0
         self._wrote: dict[int, int] = {}  # by connection: the last step that it has made
         self._waiting: dict[int, tuple[Client, int, int, list[tuple[bytes, ...]]]] = {}
+        self._paused = False  # nobody may write
+        self._held_up: dict[int, tuple[Client, list[tuple[bytes, ...]]]] = {}
         self.wait_for: Callable[[int, Callable[[], None]], None] = lambda _, __: None
         super().__init__(clock, **how)
 
@@ -67,13 +70,18 @@ class Replicated(Server):
         self.tracking.changed(key, None)
 
     def flush_out(self) -> None:
-        """Somebody beside the connections has changed something: all who listen are told."""
         self.tell()
-        self._flush()
+        super().flush_out()
 
     def _serve(self, client: Client, words: tuple[bytes, ...]) -> None:
         if client.id in self._waiting:
             self._waiting[client.id][3].append(words)
+            return
+        if client.id in self._held_up:
+            self._held_up[client.id][1].append(words)
+            return
+        if self._paused and _may_write(words):
+            self._held_up[client.id] = (client, [words])
             return
         super()._serve(client, words)
         if words[0].upper() != b"ASKING":
@@ -85,7 +93,23 @@ class Replicated(Server):
         finally:
             self.tell()
 
+    # -- a pause of all writes
+
+    def pause(self) -> None:
+        """Requests that may write wait, and nothing expires, until `go_on`."""
+        self._paused = True
+
+    def go_on(self) -> None:
+        self._paused = False
+        held_up, self._held_up = self._held_up, {}
+        for client, later in held_up.values():
+            for words in later:
+                self._serve(client, words)
+        self._flush()
+
     def sweep(self) -> None:
+        if self._paused:
+            return
         if self.master is None:
             super().sweep()
             self.tell()
@@ -169,10 +193,12 @@ class Replicated(Server):
 
     def disconnected(self, client: Client) -> None:
         self._waiting.pop(client.id, None)
+        self._held_up.pop(client.id, None)
         super().disconnected(client)
 
     def restart(self, run_id: str, *, keep: bool) -> None:
         super().restart(run_id, keep=keep)
+        self._paused = False
         self._dirty.clear()
         self._wrote.clear()
         self._acknowledged = 0
@@ -181,6 +207,11 @@ class Replicated(Server):
         if self.master is None:
             return super().replication()
         return {"role": "slave", "master_link_status": "up", "slave_read_only": 1, "connected_slaves": 0}
+
+
+def _may_write(words: tuple[bytes, ...]) -> bool:
+    called = COMMANDS.get(words[0].upper())
+    return called is not None and (called.kind == WRITE or called.keys == "script" or called.name == b"EXEC")
 
 
 def copied(value: Any) -> Any:

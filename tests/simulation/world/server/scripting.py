@@ -25,6 +25,15 @@ def _run(client: Client, text: bytes, words: tuple[bytes, ...]) -> Any:
     if count < 0:
         raise Refusal("ERR Number of keys can't be negative")
     server = client.server
+    if server.on_script is not None:
+        server.on_script(client, text, words)
+    return execute(client, text, words)
+
+
+def execute(client: Client, text: bytes, words: tuple[bytes, ...]) -> Any:
+    """Runs it: `words` are the number of keys, the keys and the arguments."""
+    server = client.server
+    count = integer(words[0])
     keys = words[1 : 1 + count]
     oom = server.out_of_memory
     written = False

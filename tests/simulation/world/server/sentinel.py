@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .pubsub import announce
 from .registry import command
 from .replies import Pairs, Refusal
 from .session import Client
+
+if TYPE_CHECKING:
+    from .server import Server
 
 SERVICE = b"locks"
 
@@ -21,12 +25,14 @@ class Belief:
         replica: The other one.
         away: Whether the sentinels agree that the master cannot be reached.
         others: How many other sentinels there are.
+        epoch: The number of the configuration: one more with each failover.
     """
 
     master: str
     replica: str
     others: int
     away: bool = False
+    epoch: int = 1
 
 
 def _state(name: bytes, host: str, flags: str, **fields: int) -> Pairs:
@@ -38,7 +44,18 @@ def _state(name: bytes, host: str, flags: str, **fields: int) -> Pairs:
 
 def _masters(belief: Belief) -> list[Pairs]:
     flags = "master,s_down,o_down" if belief.away else "master"
-    return [_state(SERVICE, belief.master, flags, num_slaves=1, num_other_sentinels=belief.others, quorum=2)]
+    known = {"num_slaves": 1, "num_other_sentinels": belief.others, "quorum": 2, "config_epoch": belief.epoch}
+    return [_state(SERVICE, belief.master, flags, **known)]
+
+
+def learn(server: Server, master: str, replica: str, epoch: int) -> None:
+    """The sentinel learns of another master, and tells all who listen."""
+    belief: Belief | None = server.sentinel
+    assert belief is not None
+    news = f"{SERVICE.decode()} {belief.master} 6379 {master} 6379"
+    belief.master, belief.replica, belief.epoch, belief.away = master, replica, epoch, False
+    announce(server, b"+switch-master", news.encode())
+    server.flush_out()
 
 
 @command("SENTINEL", -2, alone=True)
@@ -51,6 +68,8 @@ def sentinel(client: Client, word: bytes, *words: bytes) -> Any:
         return _masters(belief)
     if words[:1] != (SERVICE,):
         raise Refusal("ERR No such master with that name")
+    if action == b"MASTER":
+        return _masters(belief)[0]
     if action == b"GET-MASTER-ADDR-BY-NAME":
         return [belief.master.encode(), b"6379"]
     if action in (b"SLAVES", b"REPLICAS"):

@@ -44,6 +44,9 @@ class Server:
         on_request: Told of each request and its reply, for a trace.
     """
 
+    on_script: Callable[[Client, bytes, tuple[bytes, ...]], None] | None = None
+    """Told of each script before it runs: the connection, the text, and number of keys, keys, arguments."""
+
     def __init__(
         self,
         clock: Callable[[], int],
@@ -193,8 +196,8 @@ class Server:
         called = COMMANDS[words[0].upper()]
         if called.kind == WRITE:
             self.check_writable()
-            if called.grows and self.out_of_memory:
-                raise Refusal("OOM command not allowed when used memory > 'maxmemory'.")
+        if called.grows and self.out_of_memory:
+            raise Refusal("OOM command not allowed when used memory > 'maxmemory'.")
         try:
             return called.run(client, *words[1:])
         finally:
@@ -234,6 +237,10 @@ class Server:
         for store in self.stores.values():
             if store.ends:
                 store.sweep()
+        self._flush()
+
+    def flush_out(self) -> None:
+        """Somebody beside the connections has done something: all who listen are told."""
         self._flush()
 
     def flush(self) -> None:

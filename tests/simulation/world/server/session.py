@@ -42,6 +42,7 @@ class Client:
         "queue",
         "reader",
         "server",
+        "shards",
         "speaks",
         "spoiled",
         "store",
@@ -75,6 +76,7 @@ class Client:
         self.tracking = self.optin = self.noloop = self.caching = False
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
+        self.shards: set[bytes] = set()  # channels of slots
         self.queue: list[tuple[bytes, ...]] | None = None  # of a transaction
         self.spoiled = False  # the queued requests contain an error
         self.asking = False
@@ -104,6 +106,6 @@ class Client:
         return (
             f"id={self.id} addr={self.address} laddr=simulated:6379 fd=8 name={self.name.decode()} age=0 "
             f"idle=0 flags={flags} db={self.database} sub={len(self.channels)} psub={len(self.patterns)} "
-            "ssub=0 multi=-1 "
+            f"ssub={len(self.shards)} multi=-1 "
             f"cmd={self.last or 'NULL'} user=default redir=-1 resp={self.protocol} lib-name= lib-ver="
         )

@@ -1,0 +1,199 @@
+"""Answers of FastAPI that are made while they are sent, and what is held until they have ended.
+
+From FastAPI 0.134 on, a handler may be a generator, `async` or not, whose items are sent as lines of JSON, as
+events, or as they are. FastAPI calls it, ends the dependencies of scope "function", and runs its first line
+only then. What is held for it is therefore kept on the stack of the request, which ends after the answer.
+
+That stack alone would be wrong twice. It ends after the background tasks, which may want the same lock. And
+where a client hangs up while an item is sent, it ends before the generator: FastAPI does not close one that
+is suspended there, and the garbage collector finds it later. So the call of the handler is replaced, as
+tracers do it, by one whose items say that they have ended, and are closed before what is held is released.
+"""
+
+# Annotations are objects in this module: FastAPI looks at them.
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, Final, final
+
+import anyio
+from anyio import from_thread, to_thread
+from starlette.responses import Response
+
+from ._holding import Held
+
+_STREAM: Final = "aiolocks.stream"
+"""In the scope of a request: its `Stream`."""
+
+
+def stream_of(scope: MutableMapping[str, Any], *, until_sent: bool) -> "Stream | None":
+    """That of a request whose dependencies are solved; None if FastAPI ends the dependency in time.
+
+    Args:
+        scope: Of the request.
+        until_sent: FastAPI ends the dependency when it has sent the answer.
+    """
+    route = scope.get("route")
+    # Where a router is included, each inclusion has a call of its own.
+    included = scope.get("fastapi", {}).get("effective_route_context")
+    found = (getattr(one, "dependant", None) for one in (route, included))
+    dependants = [dependant for dependant in found if dependant is not None]
+    # Older versions stream nothing: they make a list of the items before the dependencies end.
+    generates = hasattr(route, "is_json_stream") and any(map(_generates, dependants))
+    if not generates and not until_sent:
+        return None
+    stream: Stream | None = scope.get(_STREAM)
+    if stream is None:
+        for dependant in dependants:
+            if not isinstance(dependant.call, _Call):
+                dependant.call = _Call(dependant.call)
+        stream = scope[_STREAM] = Stream(scope["fastapi_inner_astack"], generates=generates)
+        _called_next.set(stream)
+    return stream
+
+
+@final
+class Stream:
+    """One request, and the items of its answer.
+
+    Invariant: what is held is released after the items have ended, or were closed, in whatever way the
+    request ends.
+
+    Args:
+        stack: Ends after the answer.
+        generates: The handler is a generator. Otherwise it may return an answer that has items.
+
+    Attributes:
+        answers: There are items: the answer has begun, or will at once.
+    """
+
+    __slots__ = ("_generates", "_held", "_items", "_stack", "answers")
+
+    def __init__(self, stack: AsyncExitStack, *, generates: bool) -> None:
+        self._stack = stack
+        self._generates = generates
+        self.answers = False
+        self._held: list[Held] = []  # until the items have ended
+        self._items: _Items | AsyncGenerator[Any, None] | None = None
+
+    async def hold(self, holds: AbstractAsyncContextManager[Held], *, until_sent: bool) -> Held:
+        """Enters it, until the items have ended; or else until the answer was sent, background tasks too."""
+        held = await self._stack.enter_async_context(self._closing_before(holds))
+        if not until_sent:
+            self._held.append(held)
+        return held
+
+    @asynccontextmanager
+    async def _closing_before(self, holds: AbstractAsyncContextManager[Held]) -> AsyncGenerator[Held, None]:
+        async with holds as held:
+            try:
+                yield held
+            finally:
+                await self._close()
+
+    async def _close(self) -> None:
+        items, self._items = self._items, None
+        if isinstance(items, _Items):
+            # Not by a thread of the pool for handlers: all of these may wait for this lock.
+            await to_thread.run_sync(items.close, limiter=anyio.CapacityLimiter(1))
+        elif items is not None:
+            await items.aclose()
+
+    def takes(self, made: Any) -> Any:
+        """What the call of the handler has made, as FastAPI is to have it."""
+        if self._generates:
+            return self._watched(made)
+        return self._takes_later(made) if inspect.isawaitable(made) else self._takes_answer(made)
+
+    async def _takes_later(self, made: Awaitable[Any]) -> Any:
+        return self._takes_answer(await made)
+
+    def _takes_answer(self, answer: Any) -> Any:
+        streaming: Any = answer
+        if isinstance(answer, Response) and hasattr(answer, "body_iterator"):
+            streaming.body_iterator = self._watched(streaming.body_iterator)
+        return answer
+
+    def _watched(self, items: Any) -> Any:
+        self.answers = True
+        self._items = self._until_end(items) if hasattr(items, "__aiter__") else _Items(items, self._ended)
+        return self._items
+
+    async def _until_end(self, items: Any) -> AsyncGenerator[Any, None]:
+        try:
+            async for item in items:
+                yield item
+        finally:
+            if hasattr(items, "aclose"):
+                await items.aclose()
+        await self._ended()
+
+    async def _ended(self) -> None:
+        """They have run to their end: a client that has the whole answer is to find the lock free."""
+        for held in reversed(self._held):
+            await held.let_go()
+
+
+# The call of the handler follows in the task that solves the dependencies, and does not get the scope.
+_called_next: Final[ContextVar[Stream | None]] = ContextVar("aiolocks_stream", default=None)
+
+
+@final
+class _Call:
+    """The call of a handler: what it makes belongs to the `Stream` of the request, if it has one."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, call)  # FastAPI looks at the function below for what it makes
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        stream = _called_next.get()
+        if stream is None:  # its dependency was overridden
+            return self._call(*args, **kwargs)
+        _called_next.set(None)  # not for requests that the handler makes in this process
+        return stream.takes(self._call(*args, **kwargs))
+
+
+@final
+class _Items(Iterator[Any]):
+    """The items of a generator that runs in threads, in one after the other.
+
+    Args:
+        items: The generator.
+        ended: Called in the event loop when it has run to its end.
+    """
+
+    def __init__(self, items: Any, ended: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._items = items
+        self._ended = ended
+        # A request that is cancelled by its task leaves a thread in the generator.
+        self._running = threading.Lock()
+
+    def __next__(self) -> Any:
+        with self._running:
+            try:
+                return next(self._items)
+            except StopIteration:
+                with contextlib.suppress(RuntimeError):  # no thread of anyio: the end of the answer releases
+                    from_thread.run(self._ended)
+                raise
+
+    def close(self) -> None:
+        with self._running:
+            if hasattr(self._items, "close"):
+                self._items.close()
+
+
+def _generates(dependant: Any) -> bool:
+    """Whether its call makes a generator, as FastAPI finds out."""
+    call = dependant.call
+    while isinstance(call, functools.partial):
+        call = call.func
+    function: Any = inspect.unwrap(call)
+    kinds = (function, getattr(function, "__call__", None))  # noqa: B004 - its kind counts, not whether it is there
+    return any(inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one) for one in kinds)
