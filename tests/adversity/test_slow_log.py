@@ -43,7 +43,7 @@ LONGEST = 1000
 RUNS = 150
 """The server's process may be stopped at any time, on a machine that does something else as well: of so many
 runs, for each sort of request the one counts in which the longest of the sort was the shortest. One is enough
-on an idle machine, and on a busy one no sort is held up in each of them; so many last longer than a spell of work."""
+on an idle machine, and on a busy one no sort is held up in each of them: so many outlast a spell of work."""
 NAMES = 50
 """In one `MultiLock`: each takes 3 to 6 µs in a request."""
 
