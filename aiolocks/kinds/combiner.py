@@ -1308,17 +1308,6 @@ _SHORTEST_KEEP: Final = 1.0
 _LONGEST_WINDOW: Final = 3600.0
 _RUN_OF: Final = "_aiolocks_run"
 
-_MEANT: Final = {
-    "batch_size": "most= (how many items a batch has at most)",
-    "max_batch": "most= (how many items a batch has at most)",
-    "limit": "most= (how many items a batch has at most) or most_waiting= (how many wait at most)",
-    "maxsize": "most_waiting= (how many wait at most)",
-    "delay": "window= (seconds for which it collects before a run)",
-    "debounce": "window= and within= (each item begins the window anew, at most within in all)",
-    "retries": "retry= (how many more attempts)",
-    "blocking_timeout": "asyncio.timeout() around submit(): the item stays left",
-}
-
 
 @final
 class Combiner(AsyncOnly):
@@ -1406,7 +1395,7 @@ class Combiner(AsyncOnly):
         serializer: Serializer = JSON,
         **unknown: Never,
     ) -> None:
-        reject_unknown(LABEL, unknown, _MEANT)
+        reject_unknown(LABEL, unknown)
         self._source = source_of(client)
         self._name = lock_name(name)
         NameTemplate(name, otherwise="give the whole name")  # what is wrong with it is told at once

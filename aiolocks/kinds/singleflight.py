@@ -58,25 +58,6 @@ T = TypeVar("T")
 
 _DIGEST_BYTES: Final = 16
 
-# The names that other libraries use for an option, or that are easily taken for it.
-MEANT: Final = {
-    "blocking_timeout": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
-    "cache": "keep= (how long a value is kept)",
-    "cache_ttl": "keep= (how long a value is kept)",
-    "beta": "early= (how far ahead of its end a value is made again)",
-    "ex": "keep= (how long a value is kept)",
-    "expire": "keep= (how long a value is kept)",
-    "key": "do(key, fn): one SingleFlight serves any number of keys",
-    "lease": "ttl= (how long a runner that died holds up the others)",
-    "max_age": "keep= (how long a value is kept)",
-    "max_stale": "stale= (how long a value is given while it is made again)",
-    "name": "do(key, fn): one SingleFlight serves any number of keys",
-    "prefix": "Session(client, prefix=...)",
-    "stale_while_revalidate": "stale= (how long a value is given while it is made again)",
-    "timeout": "ttl= (how long a runner that died holds up the others), or asyncio.timeout() around do()",
-    "wait": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
-}
-
 
 def check_function(fn: object) -> None:
     if not callable(fn):
@@ -878,7 +859,7 @@ class SingleFlight:
         serializer: Serializer = JSON,
         **unknown: Never,
     ) -> None:
-        reject_unknown("SingleFlight", unknown, MEANT)
+        reject_unknown("SingleFlight", unknown)
         self._source = source_of(client)
         self._options = Options.checked(ttl=ttl)
         self._keeping = Keeping().but(keep=keep, stale=stale, early=early, jitter=jitter)
