@@ -790,7 +790,7 @@ async def test_connections_that_hang_do_not_use_up_the_plain_transport(
 async def test_in_an_outage_a_request_tries_at_once_before_it_is_refused(
     connect: Connect, through: Proxy
 ) -> None:
-    """What was true at the last attempt is no answer, and the pause to the next one grows to half a second."""
+    """What was true at the last attempt is no answer; the pause to the next grows to half a second."""
     async with Session(connect(through)) as session:
         await warm(session)
         loop = asyncio.get_running_loop()
