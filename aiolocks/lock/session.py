@@ -61,17 +61,6 @@ if TYPE_CHECKING:
 # -- The client that a session makes for itself, and closes.
 
 
-_MEANT: Final = {
-    "db": "a client with db=",
-    "key_prefix": "prefix=",
-    "namespace": "prefix=",
-    "retry": "backoff=",
-    "socket_timeout": "command_timeout=",
-    "timeout": "command_timeout=",
-    "ttl": "Lock(session, name, ttl=...)",
-    "url": "Session.from_url(url)",
-    **dict.fromkeys(("host", "password", "port", "ssl", "username"), "a client with it"),
-}
 # That is how an `aiolocks.sync.Session` makes them.
 _KINDS: Final = {
     kind.lower(): f"write {kind}(session, …), or make an aiolocks.sync.Session for threads"
@@ -284,7 +273,7 @@ class Session(AsyncOnly):
         listeners: Iterable[object] = (),
         **unknown: Never,
     ) -> None:
-        reject_unknown("Session", unknown, _MEANT)
+        reject_unknown("Session", unknown)
         given: Any = client
         own = given if isinstance(given, OwnClient) else None
         if own is None:
