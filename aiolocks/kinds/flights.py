@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ..errors import FingerprintError, LockError
-from ..lock.clock import dependable, milliseconds
+from ..lock.clock import NEVER, dependable, milliseconds
 from ..lock.context import Context
-from ..lock.lease import NEVER, Binding, Lease, Resource
+from ..lock.lease import Binding, Lease, Resource
 from ..lock.options import Options
 from ..transport.answers import NO_TTL, Answer, Granted, Refused, Released, released
 from ..transport.commands.family import Family, Kind

@@ -16,7 +16,7 @@ _RELEASED: Final = "use `async with`, or release() of the lease"
 _FORCED: Final = "use force_release(name) of a session"
 
 # The names that other libraries use for a method, or that are easily taken for it.
-_MEANT: Final = {
+_MEANT_ATTRIBUTES: Final = {
     "break_lock": _FORCED,
     "close": "use aclose()",
     "force_unlock": _FORCED,
@@ -44,7 +44,7 @@ def no_attribute(what: object, name: str, meant: str = "") -> AttributeError:
         meant: What this kind of object says of it; it comes first.
     """
     if not meant and (name != "close" or hasattr(what, "aclose")):
-        meant = _MEANT.get(name, "")
+        meant = _MEANT_ATTRIBUTES.get(name, "")
     wrong = f"{type(what).__name__!r} object has no attribute {name!r}"
     return AttributeError(f"{wrong}: {meant}" if meant else wrong, name=name, obj=what)
 

@@ -62,19 +62,6 @@ if TYPE_CHECKING:
 # -- The client that a session makes for itself, and closes.
 
 
-_MEANT: Final = {
-    "db": "a client with db=",
-    "key_prefix": "prefix=",
-    "namespace": "prefix=",
-    "retry": "backoff=",
-    "socket_timeout": "command_timeout=",
-    "timeout": "command_timeout=",
-    "ttl": "Lock(session, name, ttl=...)",
-    "url": "Session.from_url(url)",
-    **dict.fromkeys(("host", "password", "port", "ssl", "username"), "a client with it"),
-}
-
-
 @final
 class OwnClient:
     """A client that is made when it is first needed, and again for another event loop, or once it was closed.
@@ -285,7 +272,7 @@ class Session(AsyncOnly):
         listeners: Iterable[object] = (),
         **unknown: Never,
     ) -> None:
-        reject_unknown("Session", unknown, _MEANT)
+        reject_unknown("Session", unknown)
         given: Any = client
         own = given if isinstance(given, OwnClient) else None
         if own is None:

@@ -523,7 +523,7 @@ class Maker:
             .replace("**unknown", "")
         )
         made = f"lambda session: kind({cls.__name__!r})(session, {passed})"
-        before = f"reject_unknown({name + '()'!r}, unknown, MEANT)"
+        before = f"reject_unknown({name + '()'!r}, unknown, 'sync.Session')"
         kind = "Lock" if cls in PLAIN_LOCKS else cls.__name__
         lease = (
             LEASE_OF.get(cls.__name__, "Lease")
@@ -621,7 +621,7 @@ class Maker:
             "leases": {"BaseJobLease", "BaseLease", "OnLost"},
             "loopthread": {"nothing"},
             "locks": {"BaseLock"},
-            "session": {"MEANT", "BaseSession"},
+            "session": {"BaseSession"},
         }
         own["functions"] |= {"RateDecision"}
         ours = {name for names in own.values() for name in names} | set(made_names())
