@@ -29,7 +29,7 @@ from .functions import (
 from .leases import BaseJobLease, BaseLease, OnLost
 from .locks import BaseLock
 from .loopthread import nothing
-from .session import MEANT, BaseSession
+from .session import BaseSession
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -1699,7 +1699,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("lock()", unknown, MEANT)
+        reject_unknown("lock()", unknown, "sync.Session")
         return Lock(
             self._link,
             lambda session: kind("Lock")(
@@ -1750,7 +1750,7 @@ class Session(BaseSession):
             ConfigurationError: From acquiring: two of the clients lead to the same server, or one to a
                 replica.
         """
-        reject_unknown("redlock()", unknown, MEANT)
+        reject_unknown("redlock()", unknown, "sync.Session")
         links = self._masters(others)
         return Lock(
             self._link,
@@ -1796,7 +1796,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("reentrantlock()", unknown, MEANT)
+        reject_unknown("reentrantlock()", unknown, "sync.Session")
         return Lock(
             self._link,
             lambda session: kind("ReentrantLock")(
@@ -1836,7 +1836,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("multilock()", unknown, MEANT)
+        reject_unknown("multilock()", unknown, "sync.Session")
         given = _several(names)
         return MultiLock(
             self._link,
@@ -1878,7 +1878,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("fairlock()", unknown, MEANT)
+        reject_unknown("fairlock()", unknown, "sync.Session")
         return Lock(
             self._link,
             lambda session: kind("FairLock")(
@@ -1924,7 +1924,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("semaphore()", unknown, MEANT)
+        reject_unknown("semaphore()", unknown, "sync.Session")
         return Semaphore(
             self._link,
             lambda session: kind("Semaphore")(
@@ -1977,7 +1977,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("leadership()", unknown, MEANT)
+        reject_unknown("leadership()", unknown, "sync.Session")
         return Leadership(
             self._link,
             lambda session: kind("Leadership")(
@@ -2024,7 +2024,7 @@ class Session(BaseSession):
         process dies, its permits come back one ttl later, and a waiter of it that has just been called delays
         its keys by 2 s at most.
         """
-        reject_unknown("limits()", unknown, MEANT)
+        reject_unknown("limits()", unknown, "sync.Session")
         return Limits(
             self._link,
             lambda session: kind("Limits")(
@@ -2067,7 +2067,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("rwlock()", unknown, MEANT)
+        reject_unknown("rwlock()", unknown, "sync.Session")
         return RWLock(
             self._link,
             lambda session: kind("RWLock")(
@@ -2111,7 +2111,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("rangelock()", unknown, MEANT)
+        reject_unknown("rangelock()", unknown, "sync.Session")
         return RangeLock(
             self._link,
             lambda session: kind("RangeLock")(
@@ -2176,7 +2176,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("singleflight()", unknown, MEANT)
+        reject_unknown("singleflight()", unknown, "sync.Session")
         return SingleFlight(
             self._link,
             lambda session: kind("SingleFlight")(
@@ -2213,7 +2213,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("uniquejob()", unknown, MEANT)
+        reject_unknown("uniquejob()", unknown, "sync.Session")
         return UniqueJob(
             self._link,
             lambda session: kind("UniqueJob")(session, key, ttl=ttl, limit=limit, metadata=metadata),
@@ -2274,7 +2274,7 @@ class Session(BaseSession):
             TypeError, ValueError: An argument is wrong; before any I/O.
             ConfigurationError: `cron` was given, and its library is not installed.
         """
-        reject_unknown("schedule()", unknown, MEANT)
+        reject_unknown("schedule()", unknown, "sync.Session")
         return Schedule(
             self._link,
             lambda session: kind("Schedule")(
@@ -2309,7 +2309,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("turnstile()", unknown, MEANT)
+        reject_unknown("turnstile()", unknown, "sync.Session")
         return Turnstile(self._link, lambda session: kind("Turnstile")(session, name, window=window))
 
     def ratelimit(
@@ -2331,7 +2331,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("ratelimit()", unknown, MEANT)
+        reject_unknown("ratelimit()", unknown, "sync.Session")
         return RateLimit(
             self._link, lambda session: kind("RateLimit")(session, name, limit, per, burst=burst)
         )
@@ -2350,7 +2350,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("latch()", unknown, MEANT)
+        reject_unknown("latch()", unknown, "sync.Session")
         return Latch(self._link, lambda session: kind("Latch")(session, name, count, ttl=ttl))
 
     def fencedregister(self, name: str, **unknown: Never) -> FencedRegister:
@@ -2364,7 +2364,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("fencedregister()", unknown, MEANT)
+        reject_unknown("fencedregister()", unknown, "sync.Session")
         return FencedRegister(self._link, lambda session: kind("FencedRegister")(session, name))
 
     def combiner(
@@ -2416,7 +2416,7 @@ class Session(BaseSession):
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
         """
-        reject_unknown("combiner()", unknown, MEANT)
+        reject_unknown("combiner()", unknown, "sync.Session")
         return Combiner(
             self._link,
             lambda session: kind("Combiner")(
