@@ -94,6 +94,8 @@ class Kind:
         cached: Whether its session may keep it between uses.
         steals: Whether some of its tasks take it by force.
         work: The tool that is built with locks, by its name in `works`; then there is no `lock` of its own.
+        near: So many waiters at the front of a queue are near it; None: as in the library, which are more than
+            a world has.
         faults: The only ones that befall it, unless others are asked for; empty: all.
         lasting: A part of keys that stay for ever.
         remembered: Parts of keys that stay for a week.
@@ -118,6 +120,7 @@ class Kind:
     steals: bool = False
     cached: bool = False
     work: str = ""
+    near: int | None = None
     faults: tuple[str, ...] = ()
     lasting: str = ""
     remembered: tuple[str, ...] = ()
@@ -310,6 +313,12 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(name="fencedregister", wanted=_one, lock=_none, work="write", lasting=":fencedregister:"),
     )
+}
+
+
+KINDS |= {
+    kind.name: kind
+    for kind in (replace(KINDS[name], name=f"far-{name}", near=1) for name in ("lock", "fairlock"))
 }
 
 
