@@ -587,5 +587,5 @@ class FairLock(Acquirable[Lease]):
 NEEDS: Final = ("hdel", "hexists", "hget", "hincrby", "hkeys", "hlen", "hset", "zrangebyscore", "zscore")
 KINDS: Final = (
     Kind(PERMITS, "fairlock", "FairLock", needs=NEEDS),
-    Kind(PERMITS, "semaphore", "Semaphore", shows_value=True, needs=NEEDS),
+    Kind(PERMITS, "semaphore", "Semaphore", value="", needs=NEEDS),
 )

@@ -246,7 +246,7 @@ def test_exports_the_names_of_the_contract_and_no_others() -> None:
 
 
 def test_everything_else_at_the_top_is_a_module() -> None:
-    others = {name: value for name, value in vars(aiolocks).items() if name not in NAMES and name[:2] != "__"}
+    others = {name: value for name, value in vars(aiolocks).items() if name not in NAMES and name[0] != "_"}
 
     assert all(inspect.ismodule(value) for value in others.values())
 
