@@ -1,23 +1,23 @@
 """The bells of a session, by which it hears that its waiters may ask, and shows that they live.
 
-A session shows at intervals that its waiters live: each sign is a request to listen. A waiter *near* the front
-of a queue gives a sign each 0.6 s, and its bell lasts for 2 s. A waiter *far* from the front, with `NEAR` others
-before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The answer to each sign says
-where the waiter stands. The reasons why a waiter may give fewer signs while it is far:
+A session shows at intervals that its waiters live: each sign is a request to listen. A waiter *near* the
+front of a queue gives a sign each 0.6 s, and its bell lasts for 2 s. A waiter *far* from the front, with
+`NEAR` others before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The answer to
+each sign says where the waiter stands. The reasons why a waiter may give fewer signs while it is far:
 
 1. A sign wakes no waiter: a bell does, wherever its waiter stands. What a sign finds (a push that was lost, a
    bell that was deleted) matters when the waiter's turn comes, and a far waiter's turn has not come.
 2. A bell outlives two signs that come late or get lost, near and far. A sign that finds the waiter near makes
    the bell shorter; its answer brings the next sign forward, and without an answer the waiter asks.
-3. A dead waiter that comes to the front with a bell of 5 s delays no waiter for longer than 2 s. No step waits
-   until a bell that hangs ends. A step that frees, and a waiter that finds the way free and is refused for the
-   sake of the first one, *ring* the bell of the first one. Then it is gone, or lasts for 2 s, whoever rang it:
-   also a session of a version that knows nothing of far waiters.
-4. A living waiter that has come to the front since its last sign may be told late that the waiter before it was
-   rung and has died. In a strict queue the bell of that one lasts for 2 s anyway, and the sign comes within
-   1.5 s. In a simple one the lock lies idle for at most 1.5 s, if no other waiter gives a sign in that time.
-5. Of several dead waiters in a row each may cost 2 s, until all their bells are over: 2 s after their death if
-   they were near, and 5 s if they were far.
+3. A dead waiter that comes to the front with a bell of 5 s delays no waiter for longer than 2 s. No step
+   waits until a bell that hangs ends. A step that frees, and a waiter that finds the way free and is refused
+   for the sake of the first one, *ring* the bell of the first one. Then it is gone, or lasts for 2 s, whoever
+   rang it: also a session of a version that knows nothing of far waiters.
+4. A living waiter that has come to the front since its last sign may be told late that the waiter before it
+   was rung and has died. In a strict queue the bell of that one lasts for 2 s anyway, and the sign comes
+   within 1.5 s. In a simple one the lock lies idle for at most 1.5 s, if no other waiter gives a sign before.
+5. Of several dead waiters in a row each may cost 2 s, until all their bells are over: 2 s after their death
+   if they were near, and 5 s if they were far.
 6. The marks of readers and writers keep out other waiters wherever their owner stands. A waiter with marks is
    never far.
 """

@@ -39,7 +39,7 @@ def one_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Queue:
-    """Processes that want one lock, one after the other: `p0` holds it, and the others wait in their order."""
+    """Processes that want one lock: `p0` holds it, and the others wait in their order."""
 
     def __init__(self, world: World, kind: str, processes: int) -> None:
         self.world = world
@@ -50,11 +50,13 @@ class Queue:
             process.start(self._live(process, kind, number), process.name)
 
     async def _live(self, process: Process, kind: str, number: int) -> None:
-        async with Redis(host="server", port=6379) as client, Session(client) as session:
+        client: Redis = Redis(host="server", port=6379)
+        async with Session(client) as session:
             await asyncio.sleep(0.1 * number)
             async with KINDS[kind](session, "name", ttl=TTL):
                 self.got_in[process.name] = self.world.now
                 await asyncio.sleep(0.01 if number else HELD)
+        await client.aclose()
 
     def until(self, *names: str) -> None:
         self.world.run(lambda: all(name in self.got_in for name in names), limit=60.0)
@@ -69,9 +71,6 @@ class Queue:
         ends = [store.ends[key] for key in own if key in store.ends]
         return max((end - server.now_us // 1000 for end in ends), default=0) / 1000
 
-    def over(self) -> None:
-        self.world.dispose()
-
 
 @pytest.fixture
 def queue(request: Any) -> Iterator[Queue]:
@@ -79,9 +78,9 @@ def queue(request: Any) -> Iterator[Queue]:
     with seeded() as source:
         queue = Queue(World(f"far/{kind}/{processes}", source), kind, processes)
         yield queue
-        queue.over()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the killed leave much open
+            warnings.simplefilter("ignore", ResourceWarning)  # the killed leave much open
+            queue.world.dispose()
             gc.collect()
 
 

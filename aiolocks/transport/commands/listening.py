@@ -23,8 +23,8 @@ which it answers no other client. Up to Redis 7.0, a server remembers all bells 
 it: with a hundred bells it took 3 ms for a `Lock`, and 33 ms for an `RWLock`."""
 
 NEAR: Final = 32
-"""Waiters at the front of a queue that show at short intervals that they live: with tracking, so many send 107
-commands a second, and a thousand would send 3 300."""
+"""Waiters at the front of a queue that show at short intervals that they live: with tracking, so many send
+107 commands a second, and a thousand would send 3 300."""
 
 
 @functools.cache

@@ -94,8 +94,8 @@ class Kind:
         cached: Whether its session may keep it between uses.
         steals: Whether some of its tasks take it by force.
         work: The tool that is built with locks, by its name in `works`; then there is no `lock` of its own.
-        near: So many waiters at the front of a queue are near it; None: as in the library, which are more than
-            a world has.
+        near: So many waiters at the front of a queue are near it; None: as in the library, which are more
+            than a world has.
         faults: The only ones that befall it, unless others are asked for; empty: all.
         lasting: A part of keys that stay for ever.
         remembered: Parts of keys that stay for a week.
