@@ -568,7 +568,7 @@ class Releasing:
         self._on_end = on_end
         self.send(command, until=until, corked=corked)
 
-    def send(self, command: Request[Released], *, until: float, corked: bool) -> None:
+    def send(self, command: Request[Released], *, until: float, corked: bool, at_once: bool = False) -> None:
         """It begins."""
         engine = self.engine
         self._until = until
@@ -580,7 +580,7 @@ class Releasing:
         command.until = until
         command.on_late = engine.wake_own
         self._call = command
-        engine.send(command, corked=corked)
+        engine.send(command, at_once=at_once, corked=corked)
 
     def until_ended(self) -> asyncio.Future[None]:
         """A future of its own for each task that waits for the end."""
@@ -732,6 +732,8 @@ class Possession(BodyScope, Releasing):
       unless the event loop did not run or the lease was lost at once;
     - it has a watch until it ends or a release is sent, and is renewed only by that;
     - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
+    - while the server has not confirmed a release for which no exit waits, the session knows of it
+      (`Context.unconfirmed`);
     - a lease that was lost is taken back, at most once: the server may still have it, or have it again;
     - the context of its acquire is kept until its end was told, and no longer.
 
@@ -749,6 +751,8 @@ class Possession(BodyScope, Releasing):
 
     cached = False
     """It came without a request."""
+    confirms = True
+    """The exit of its body waits until the server has confirmed the release."""
     shares_token = False
     """Later holders may have the same token."""
     acquirer: ref[asyncio.Task[Any]] | None = None
@@ -783,6 +787,8 @@ class Possession(BodyScope, Releasing):
         self.term = term = Watch(options, sent, ahead)
         if engine.hears:
             term.ask_by(sent + _ARMED_AFTER)
+        if not options.confirm:
+            self.confirms = False
 
     # -- what may be said of it
 
@@ -924,6 +930,10 @@ class Possession(BodyScope, Releasing):
         if self.end is None:
             await self._over.wait()
 
+    async def wait_released(self) -> bool:
+        await self.wait_over()
+        return self.end is RELEASED
+
     # -- while it is held
 
     def doubt(self, reason: str) -> None:
@@ -1003,11 +1013,25 @@ class Possession(BodyScope, Releasing):
         awaited = gate.awaited
         ring = not awaited or gate.holder_releasing(claim)
         self._letting_go = True
-        self.send(claim.end(ring=ring), until=self.term.deadline, corked=awaited)
+        until = self.term.deadline
+        if self.confirms:
+            self.send(claim.end(ring=ring), until=until, corked=awaited)
+            gate.holder_gone(claim)
+            return
+        # No task waits for the answer. So the release is written in this very step: the process may end after
+        # it. Where a waiter of this session follows, its try leaves in the same write.
+        self.engine.unconfirmed[self] = None
+        self.send(claim.end(ring=ring), until=until, corked=awaited, at_once=not awaited)
         gate.holder_gone(claim)
+        if awaited:
+            self.engine.flush()
+        else:
+            gate.not_waited_for()
 
     def _has_ended(self) -> None:
         """Its release has ended."""
+        if not self.confirms:
+            self.engine.unconfirmed.pop(self, None)
         if self.end is None:
             if self.fault is not None:
                 self.lose(
@@ -1111,7 +1135,8 @@ class Possession(BodyScope, Releasing):
         if unconfirmed is None:
             events.lost(self, seconds, reason, more=self._among_others, told=told)
         else:
-            events.unconfirmed(self, seconds, level=self.engine.log_level(unconfirmed))
+            level, why = self.engine.log_level(unconfirmed), "" if self.confirms else str(unconfirmed)
+            events.unconfirmed(self, seconds, level=level, why=why)
         self.claim.context = None
 
     def detach(self) -> None:
@@ -1321,6 +1346,20 @@ class Lease(AsyncOnly):
         """Returns when the lease is lost. If the lease is released, it never returns: cancel it then."""
         await self._possession.wait_lost()
 
+    async def wait_released(self) -> bool:
+        """Waits until the lease has ended, and releases nothing itself.
+
+        With `confirm=False`, the exit of the block does not wait for the server's answer. This tells the
+        answer.
+
+        Returns:
+            True: the server has confirmed the release. False: the lease has ended in another way. Its time
+            has passed, it was lost, or `detach` has given it away.
+
+        Any number of tasks can wait for it, also after the end. Cancelled, it changes nothing.
+        """
+        return await self._possession.wait_released()
+
     def detach(self) -> str:
         """Stops the renewals of the lease, and returns a handle: `lock.adopt(handle)` takes the lease over.
 
@@ -1388,7 +1427,7 @@ class Lease(AsyncOnly):
                 cancelled_by = exc if exc is not None and isinstance(exc, asyncio.CancelledError) else None
                 if not possession.begin_release():
                     error = None if possession.end is RELEASED else possession.not_owned()
-                else:
+                elif possession.confirms or possession.end is not None:
                     if cancelled_by is not None:
                         await wait_shielded(possession.until_ended, cancelled_by=cancelled_by)
                     else:

@@ -190,6 +190,24 @@ class Lease(BaseLease):
         """
         self._ask(lambda: self._lease.wait_lost(), undo=nothing)
 
+    def wait_released(self) -> bool:
+        """Waits until the lease has ended, and releases nothing itself.
+
+        With `confirm=False`, the exit of the block does not wait for the server's answer. This tells the
+        answer.
+
+        Returns:
+            True: the server has confirmed the release. False: the lease has ended in another way. Its time
+            has passed, it was lost, or `detach` has given it away.
+
+        Any number of tasks can wait for it, also after the end. If an exception interrupts it, it changes
+        nothing.
+
+        Raises:
+            RuntimeError: An event loop runs in this thread.
+        """
+        return self._ask(lambda: self._lease.wait_released(), undo=nothing)
+
     def detach(self) -> str:
         """Stops the renewals of the lease, and returns a handle: `lock.adopt(handle)` takes the lease over.
 
@@ -1662,6 +1680,7 @@ class Session(BaseSession):
         replicas: int = 0,
         at_least: Seconds = 0.0,
         cache: Seconds = 0.0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> Lock[Lease]:
         """One holder at a time, among all processes that use the same server, prefix and name.
@@ -1695,9 +1714,15 @@ class Session(BaseSession):
                 on. It needs a server that tells of changes (`wakeup="tracking"`); else the lease is released
                 at once, and the log says so once. Not together with `at_least`, `max_hold`, `replicas` or
                 `auto_renew=False`, nor for `acquire(steal=True)`.
+            confirm: Whether the end of an `with`, or of a decorated call, waits until the server has
+                confirmed the release. False: it writes the release and goes on, which saves a round trip.
+                What only the server knows, such as a loss, is then told after the end: by the log, by
+                `on_lost` of a listener and by `lease.wait_released()`. `lease.release()` always waits. Not
+                together with `replicas`; with `cache` it has no effect.
 
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
+            ConfigurationError: `confirm=False` together with `replicas`; before any I/O.
         """
         reject_unknown("lock()", unknown, "sync.Session")
         return Lock(
@@ -1714,6 +1739,7 @@ class Session(BaseSession):
                 replicas=replicas,
                 at_least=at_least,
                 cache=cache,
+                confirm=confirm,
             ),
             Lease,
             on_lost,
@@ -1781,6 +1807,7 @@ class Session(BaseSession):
         max_hold: Seconds | None = None,
         on_lost: OnLost | None = None,
         metadata: Metadata | None = None,
+        confirm: bool = True,
         **unknown: Never,
     ) -> Lock[ReentrantLease]:
         """A lock that its holder can acquire again, without waiting for itself.
@@ -1792,6 +1819,7 @@ class Session(BaseSession):
             owner: The owner, as a non-empty str of at most 1 KiB. Default None: the thread that acquires.
             metadata: JSON values kept with the outermost lease. Every user that can read the key can read
                 them.
+            confirm: As of `Lock`, for the end of the outermost block. The end of a nested block waits.
 
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
@@ -1809,6 +1837,7 @@ class Session(BaseSession):
                 max_hold=max_hold,
                 on_lost="ignore",
                 metadata=metadata,
+                confirm=confirm,
             ),
             ReentrantLease,
             on_lost,
@@ -1824,6 +1853,7 @@ class Session(BaseSession):
         max_hold: Seconds | None = None,
         on_lost: OnLost | None = None,
         metadata: Metadata | None = None,
+        confirm: bool = True,
         **unknown: Never,
     ) -> MultiLock:
         """The locks of several names, all of them or none.
@@ -1835,6 +1865,8 @@ class Session(BaseSession):
 
         Raises:
             TypeError, ValueError: An argument is wrong; before any I/O.
+            ConfigurationError: `confirm=False`, and the names are in several slots of a cluster; at the first
+                acquire.
         """
         reject_unknown("multilock()", unknown, "sync.Session")
         given = _several(names)
@@ -1849,6 +1881,7 @@ class Session(BaseSession):
                 max_hold=max_hold,
                 on_lost="ignore",
                 metadata=metadata,
+                confirm=confirm,
             ),
             Lease,
             on_lost,
@@ -1866,6 +1899,7 @@ class Session(BaseSession):
         metadata: Metadata | None = None,
         replicas: int = 0,
         at_least: Seconds = 0.0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> Lock[Lease]:
         """A lock that waiters get in the order in which they asked for it, over all processes.
@@ -1892,6 +1926,7 @@ class Session(BaseSession):
                 metadata=metadata,
                 replicas=replicas,
                 at_least=at_least,
+                confirm=confirm,
             ),
             Lease,
             on_lost,
@@ -1910,6 +1945,7 @@ class Session(BaseSession):
         on_lost: OnLost | None = None,
         metadata: Metadata | None = None,
         replicas: int = 0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> Semaphore:
         """A number of permits, which any number of processes share.
@@ -1939,6 +1975,7 @@ class Session(BaseSession):
                 on_lost="ignore",
                 metadata=metadata,
                 replicas=replicas,
+                confirm=confirm,
             ),
             Lease,
             on_lost,
@@ -2006,6 +2043,7 @@ class Session(BaseSession):
         on_lost: OnLost | None = None,
         metadata: Metadata | None = None,
         replicas: int = 0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> Limits:
         """A permit of each of several keys, or none: a total for all, and a smaller limit for each tenant.
@@ -2038,6 +2076,7 @@ class Session(BaseSession):
                 on_lost="ignore",
                 metadata=metadata,
                 replicas=replicas,
+                confirm=confirm,
             ),
             Lease,
             on_lost,
@@ -2054,6 +2093,7 @@ class Session(BaseSession):
         on_lost: OnLost | None = None,
         metadata: Metadata | None = None,
         replicas: int = 0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> RWLock:
         """Many readers at a time, or one writer; beside readers one upgradable holder, which may become a
@@ -2080,6 +2120,7 @@ class Session(BaseSession):
                 on_lost="ignore",
                 metadata=metadata,
                 replicas=replicas,
+                confirm=confirm,
             ),
             None,
             on_lost,
@@ -2096,6 +2137,7 @@ class Session(BaseSession):
         max_hold: Seconds | None = None,
         on_lost: OnLost | None = None,
         metadata: Metadata | None = None,
+        confirm: bool = True,
         **unknown: Never,
     ) -> RangeLock:
         """Many readers or one writer of each interval of real numbers, with the modes of `RWLock`.
@@ -2124,6 +2166,7 @@ class Session(BaseSession):
                 max_hold=max_hold,
                 on_lost="ignore",
                 metadata=metadata,
+                confirm=confirm,
             ),
             None,
             on_lost,

@@ -25,7 +25,6 @@ from .checkers import Referee
 from .excuses import Excused
 from .failures import ALONE, FAILURES, SORTS
 from .faults import EMPTYING, MARKS, NOTICED, RECOVERY
-from .kinds import Kind
 from .known import TURNS
 from .network import Wire
 from .node import Node
@@ -34,6 +33,7 @@ from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
 from .topology import TOPOLOGIES, BehindSentinel
+from .wants import Kind
 from .works import Ledger
 from .world import StuckError, World
 
