@@ -1,11 +1,26 @@
-"""The targets, and whether they were reached: always by the medians of one run."""
+"""The targets, whether they were reached, and why not: always by the medians of one run on one server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from .model import Standing, Verdict
+from .model import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One target, and what became of it on one server.
+
+    Attributes:
+        measured: The figure that is compared with the target; None if there is nothing to compare.
+    """
+
+    contender: str
+    figure: str
+    target: str
+    measured: float | None
+    met: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +33,7 @@ class Target:
         passes: Judges what was measured.
         relate: Makes of our figure and the reference's what is judged.
         reference: The contender to whose figure it is related; None for none.
-        contenders: The contender whose target it is.
+        contenders: Those whose target it is; none for all who took part.
     """
 
     text: str
@@ -28,19 +43,14 @@ class Target:
     reference: str | None
     contenders: tuple[str, ...]
 
-    def judge(self, standings: Iterable[Standing]) -> list[Verdict]:
+    def judge(self, result: Result) -> list[Verdict]:
         """One verdict for each whose target it is and who took part."""
-        medians = {
-            standing.contender: standing.figures[self.figure].median
-            for standing in standings
-            if self.figure in standing.figures
-        }
-        took_part = {standing.contender for standing in standings}
-        return [self._judge(name, medians) for name in self.contenders if name in took_part]
+        took_part = [standing.contender for standing in result.standings]
+        return [self._judge(name, result) for name in self.contenders or took_part if name in took_part]
 
-    def _judge(self, contender: str, medians: Mapping[str, float]) -> Verdict:
-        ours = medians.get(contender)
-        other = 1.0 if self.reference is None else medians.get(self.reference)
+    def _judge(self, contender: str, result: Result) -> Verdict:
+        ours = result.median(contender, self.figure)
+        other = 1.0 if self.reference is None else result.median(self.reference, self.figure)
         measured = None if ours is None or other is None else self.relate(ours, other)
         met = None if measured is None else self.passes(measured)
         return Verdict(contender, self.figure, self.text, measured, met)
@@ -83,3 +93,7 @@ def _speedup(ours: float, other: float) -> float:
 
 def _difference(ours: float, other: float) -> float:
     return ours - other
+
+
+REASONS: Mapping[tuple[str, str], str] = {}
+"""Why a target is missed, by the workload and the text of the target: a sentence for the page."""

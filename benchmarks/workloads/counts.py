@@ -9,8 +9,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from aiolocks.testing import EmbeddedServer
-
 from ..counted import counting_code, counting_objects
 from ..crew import Crew
 from ..desk import Desk
@@ -64,6 +62,7 @@ class Counts(Workload):
     )
     targets = ()
     once = True  # counts are steady, and each case warms up by itself
+    one_server = "it is the client that is counted"
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -74,7 +73,7 @@ class Counts(Workload):
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """A process of its own: counting slows what comes after. Masters for the kind that has several."""
         async with AsyncExitStack() as stack:
-            masters = [await stack.enter_async_context(EmbeddedServer()) for _ in range(MASTERS)]
+            masters = [await stack.enter_async_context(self.settings.embedded()) for _ in range(MASTERS)]
 
             async def measure(contender: str) -> Sample:
                 several = [asdict(Address.of(one)) for one in masters]
