@@ -85,7 +85,7 @@ _LINES = (
 
 def lines(report: Report) -> Iterator[tuple[str, ...]]:
     """The headings, then a line for each figure that was measured; of each server three columns."""
-    servers = list(dict.fromkeys(result.server for result in report.results))
+    servers = sorted({result.server for result in report.results})
     yield ("", *(cell for server in servers for cell in (server, PEER, "times better")))
     for line in _LINES:
         of_servers = {result.server: result for result in report.by_title.get(line.title, ())}

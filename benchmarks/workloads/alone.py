@@ -37,7 +37,7 @@ class Alone(Workload):
     figures = (Figure("cycle", "µs per cycle"), *FIGURES)
     targets = (
         faster(1.0, "cycle", "as fast as redis-py", than="redis-py"),
-        at_most(0.6, "client", "≤ 0.6 of redis-py's CPU", of="redis-py"),
+        at_most(0.45, "client", "≤ 0.45 of redis-py's CPU", of="redis-py"),
     )
 
     @property
