@@ -29,9 +29,9 @@ from ..errors import (
 from ..lock import together
 from ..lock.acquirable import AS_CONFIGURED
 from ..lock.again import TakeOverError
-from ..lock.clock import milliseconds
+from ..lock.clock import NEVER, milliseconds
 from ..lock.context import Context
-from ..lock.lease import NEVER, Lease
+from ..lock.lease import Lease
 from ..lock.naming import names_of_calls
 from ..lock.notes import note
 from ..lock.options import (
