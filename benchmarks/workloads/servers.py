@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import statistics
 from collections.abc import AsyncGenerator, Sequence
@@ -140,10 +141,12 @@ async def _held(session: Session, number: int) -> AsyncGenerator[list[str]]:
         yield names
     finally:
         for first in range(0, number, _AT_ONCE):
-            some = [lease.release() for lease in held[first : first + _AT_ONCE]]
-            for ended in await asyncio.gather(*some, return_exceptions=True):
-                if not isinstance(ended, LockNotOwnedError | None):
-                    raise ended
+            await asyncio.gather(*map(_released, held[first : first + _AT_ONCE]))
+
+
+async def _released(lease: Lease) -> None:
+    with contextlib.suppress(LockNotOwnedError):
+        await lease.release()
 
 
 @asynccontextmanager
