@@ -69,7 +69,8 @@ measured, what the floor is, and how the other libraries are used.
 The column of a server has the median of the rounds, with their minimum and maximum in brackets. `÷ floor` is
 that median divided by that of the floor, and `÷ redis-py` divided by that of redis-py. `target` is what
 aiolocks is meant to reach, and `reached` what it reached on each server. A dash means that there is nothing
-to compare. A workload in which the server makes no difference was measured on one server.
+to compare. A workload in which the server makes no difference was measured on one server. Each text ends with
+the day of the measurement, and how long it took.
 """
 
 _PEERS = """\
@@ -129,10 +130,11 @@ def _workload(results: Sequence[Result], here: Path, plots: Path) -> Iterator[st
     first = results[0]
     yield f"## {first.title}\n"
     work = first.work[0].upper() + first.work[1:]
+    floor = "" if first.floor == "none" else f" Floor: {first.floor}."
     one_server = f" On one server: {first.one_server}." if first.one_server else ""
     dates = " and ".join(dict.fromkeys(result.date for result in results))
     seconds = sum(result.seconds for result in results)
-    yield f"{work}. Floor: {first.floor}.{one_server} Measured on {dates}, in {seconds:.0f} s.\n"
+    yield f"{work}.{floor}{one_server} ({dates}, {seconds:.0f} s)\n"
     if first.name in _OF_KINDS:
         for result in results:
             if len(results) > 1:

@@ -52,6 +52,8 @@ class Combined(Workload):
             f"4 processes × callers ({callers}) × items in turn ({each}), for one name; a run of 10 ms takes "
             "all that is there, and each caller gets its result; by hand, with a list, a hash and a lock, "
             "each caller looks for its result every 5 ms"
+            if callers == _ITEMS
+            else f"the same with callers ({callers}) × items in turn ({each})"
         )
         self.targets = (at_most(1.2, "requests", "1.2 requests an item"),) if each == 1 else ()
 
