@@ -17,7 +17,6 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 
 from .. import Session
-from ..kinds.ratelimit import MEANT
 from ..lock.options import Seconds, explains
 from ._fastapi_hold import gone_from, route_of
 from ._fastapi_session import current_session
@@ -129,7 +128,7 @@ class RateLimited(params.Depends):
             the request has no client address, as over a unix socket.
     """
 
-    @explains("RateLimited", MEANT)
+    @explains("RateLimited", "RateLimit")
     def __init__(
         self,
         name: str | Callable[..., str | Awaitable[str]],

@@ -39,7 +39,6 @@ from .. import Session
 from .._visible import visible
 from ..errors import ConfigurationError, LockLostError
 from ..kinds.lock import Lock
-from ..kinds.ratelimit import MEANT
 from ..lock.context import SessionOptions
 from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
@@ -362,7 +361,7 @@ def locked(
     return decorate
 
 
-@explains("rate_limited()", MEANT)
+@explains("rate_limited()", "RateLimit")
 def rate_limited(
     name: Name,
     limit: int,

@@ -53,8 +53,8 @@ from ..transport.commands.standing import SEATED, WAITING, letters
 from ..transport.faults import goes_on
 from ..transport.keys import key
 from ..transport.request import MOST_KNOWN, Argument, Request, Script
-from .serializers import JSON, Serializer
-from .singleflight import Outcome, comes_of_cancellation
+from .outcome import Outcome, ended
+from .serializers import JSON, Serializer, checked_serializer, dumped
 
 log = logging.getLogger("aiolocks.session")
 
@@ -112,7 +112,7 @@ KINDS: Final = (
         COMBINERS,
         "combiner",
         "Combiner",
-        shows_value=True,
+        value="{} items wait",
         needs=(
             *("hlen", "hmget", "hset", "unlink"),
             *("zcount", "zrangebyscore", "zremrangebyrank", "zremrangebyscore", "zscore"),
@@ -1073,46 +1073,32 @@ class Combining:
         context = runner.context.copy()
         # Runs that are over leave the tuple: it would grow without end where each run begins the next one.
         context.run(_within.set, (*(one for one in context.run(_within.get) if not one.over), running))
-        task = asyncio.current_task()
-        assert task is not None
-        before = task.cancelling()
         context.run(inside.enter, lease)
         batch = Batch(lease, piece.number, attempt=piece.attempt, items=[item for _, _, item in items])
         name = f"aiolocks-combiner-batch-{self._name!r}"
-        running_task = spawn(self._engine.loop, _call(run, batch), name=name, context=context)
+        task = spawn(self._engine.loop, _call(run, batch), name=name, context=context)
         try:
-            try:
-                result = await running_task
-            except asyncio.CancelledError:
-                # It may have ended well in the turn of the loop in which its lease or the session did.
-                if (
-                    not running_task.done()
-                    or running_task.cancelled()
-                    or running_task.exception() is not None
-                ):
-                    raise
-                result = running_task.result()
-            results = _results_of(batch, len(items))
-        except asyncio.CancelledError as error:
-            if task.cancelling() > before:
-                if stalled := self._stalled(lease):
-                    return [Outcome.of_error(self._too_slow(stalled, lease.ttl))], True
-                raise
-            ended = RuntimeError(f"the run of Combiner {self._name!r} was cancelled from within")
-            ended.__cause__ = error
-            return [Outcome.of_error(ended)], True
+            given, raised = await ended(
+                _given(task, batch, len(items)),
+                f"the run of Combiner {self._name!r}",
+                needless=lambda: lease.remaining() <= 0.0,
+            )
+        except asyncio.CancelledError:
+            if stalled := self._stalled(lease):
+                return [Outcome.of_error(self._too_slow(stalled, lease.ttl))], True
+            raise
         except (KeyboardInterrupt, SystemExit) as error:
             # The loop has raised it as well, where the program is to end; once is enough.
             raise RuntimeError(
                 f"the run of Combiner {self._name!r} was ended by {type(error).__name__}: its items stay on "
                 "the server for the next run"
             ) from error
-        except BaseException as error:
-            if task.cancelling() > before and (lease.remaining() <= 0.0 or comes_of_cancellation(error)):
-                raise asyncio.CancelledError from error
-            return [Outcome.of_error(error)], True
         finally:
             running.over = True
+        if raised is not None:
+            return [Outcome.of_error(raised)], True
+        assert given is not None
+        result, results = given
         if results is None:
             return [self._of_value(result)], False
         each = [
@@ -1261,6 +1247,18 @@ async def _call(run: Run, batch: Batch) -> Any:
     return await awaitable
 
 
+async def _given(task: asyncio.Task[Any], batch: Batch, items: int) -> tuple[Any, list[Any] | None]:
+    """What the task of a run returns, and the results that the run has set."""
+    try:
+        result = await task
+    except asyncio.CancelledError:
+        # It may have ended well in the turn of the loop in which its lease or the session did.
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            raise
+        result = task.result()
+    return result, _results_of(batch, items)
+
+
 def _results_of(batch: Batch, items: int) -> list[Any] | None:
     """The results that a run has set for so many items, checked; whatever it did to `batch.items`."""
     results: object = batch.results
@@ -1309,17 +1307,6 @@ _MOST_ATTEMPTS: Final = 1_000_000
 _SHORTEST_KEEP: Final = 1.0
 _LONGEST_WINDOW: Final = 3600.0
 _RUN_OF: Final = "_aiolocks_run"
-
-_MEANT: Final = {
-    "batch_size": "most= (how many items a batch has at most)",
-    "max_batch": "most= (how many items a batch has at most)",
-    "limit": "most= (how many items a batch has at most) or most_waiting= (how many wait at most)",
-    "maxsize": "most_waiting= (how many wait at most)",
-    "delay": "window= (seconds for which it collects before a run)",
-    "debounce": "window= and within= (each item begins the window anew, at most within in all)",
-    "retries": "retry= (how many more attempts)",
-    "blocking_timeout": "asyncio.timeout() around submit(): the item stays left",
-}
 
 
 @final
@@ -1408,7 +1395,7 @@ class Combiner(AsyncOnly):
         serializer: Serializer = JSON,
         **unknown: Never,
     ) -> None:
-        reject_unknown(LABEL, unknown, _MEANT)
+        reject_unknown(LABEL, unknown)
         self._source = source_of(client)
         self._name = lock_name(name)
         NameTemplate(name, otherwise="give the whole name")  # what is wrong with it is told at once
@@ -1425,11 +1412,6 @@ class Combiner(AsyncOnly):
                 f"keep must be longer than window and within, here {longest:g} s, but it is {keep_s:g} s: "
                 "items would be dropped before they are run"
             )
-        for function in ("dumps", "loads"):
-            if not callable(getattr(serializer, function, None)):
-                raise TypeError(
-                    f"serializer must have dumps and loads, as aiolocks.JSON has, not {serializer!r}"
-                )
         bounds = Bounds(
             most=whole_number("most", most, most=_LARGEST_BATCH),
             window_ms=milliseconds(window_s),
@@ -1441,7 +1423,7 @@ class Combiner(AsyncOnly):
             Options.checked(ttl=ttl),
             bounds,
             whole_number("retry", retry, least=0, most=_MOST_ATTEMPTS),
-            serializer,
+            checked_serializer(serializer),
         )
 
     @property
@@ -1566,9 +1548,7 @@ class Combiner(AsyncOnly):
 
     def _combining(self, item: Any, fields: dict[str, object]) -> tuple[Combining, bytes]:
         name = self._named(fields)
-        payload: object = self._settings.serializer.dumps(item)
-        if not isinstance(payload, bytes):
-            raise TypeError(f"dumps of the serializer must give bytes, not {type(payload).__name__}")
+        payload = dumped(self._settings.serializer, item)
         engine = engine_of(self._source, self)
         engine.names.used((), made_of=self._templates or (self._name,))
         engine.settings.check_value(payload)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ..errors import FingerprintError, LockError
-from ..lock.clock import dependable, milliseconds
+from ..lock.clock import NEVER, dependable, milliseconds
 from ..lock.context import Context
-from ..lock.lease import NEVER, Binding, Lease, Resource
+from ..lock.lease import Binding, Lease, Resource
 from ..lock.options import Options
 from ..transport.answers import NO_TTL, Answer, Granted, Refused, Released, released
 from ..transport.commands.family import Family, Kind
@@ -47,7 +47,7 @@ RUNS: Final = Family(
 _NEEDS: Final = ("hget", "hlen", "hmget", "hset", "zscore")
 KINDS: Final = (
     Kind(RUNS, "singleflight", "SingleFlight", needs=_NEEDS),
-    Kind(RUNS, "turn", "Turn"),
+    Kind(RUNS, "turn", "Turn", made_by="SingleFlight"),
 )
 
 _NO_AGES: Final[dict[int, float | None]] = {-1: None, -2: math.inf}

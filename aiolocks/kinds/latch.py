@@ -34,12 +34,6 @@ _MOST: Final = 1_000_000_000
 _PAUSE: Final = 0.2
 """Seconds after which a waiter asks a server again that was away."""
 
-_MEANT: Final[dict[str, str]] = {
-    **dict.fromkeys(("parties", "n", "value"), "count= (how many steps)"),
-    **dict.fromkeys(("ex", "expire", "expires", "px"), "ttl= (how long it lasts after its last use)"),
-}
-
-
 # -- On the server.
 
 _SHARED: Final = ("forms", "fence", "latches")
@@ -156,8 +150,9 @@ KINDS: Final = (
         LATCHES,
         "latch",
         "Latch",
-        shows_value=True,
+        value="{} left",
         needs=("hlen", "hmget", "hset", "zrangebyscore", "zscore"),
+        measured=("waiters", "timeouts"),
     ),
 )
 
@@ -205,7 +200,7 @@ class Latch(AsyncOnly):
     def __init__(
         self, client: Client, name: str, count: int, *, ttl: Seconds = 3600.0, **unknown: Never
     ) -> None:
-        reject_unknown(_LABEL, unknown, _MEANT)
+        reject_unknown(_LABEL, unknown)
         self._source = source_of(client)
         self._name = lock_name(name)
         self._count = whole_number("count", count, most=_MOST)
@@ -243,7 +238,7 @@ class Latch(AsyncOnly):
         If a reply is lost and the request is repeated, the steps count only once. After a cancellation or an
         error they may have been counted or not.
         """
-        reject_unknown("count_down()", unknown, _MEANT)
+        reject_unknown("count_down()", unknown, _LABEL)
         whole_number("n", n, most=_MOST)
         engine = engine_of(self._source, self)
         return await self._changed(engine, self._commands(engine).count_down(engine.token(), n))
@@ -267,7 +262,7 @@ class Latch(AsyncOnly):
 
         After a cancellation or an error, the latch may have been reset or not.
         """
-        reject_unknown("reset()", unknown, _MEANT)
+        reject_unknown("reset()", unknown, _LABEL)
         left = self._count if count is None else whole_number("count", count, most=_MOST)
         engine = engine_of(self._source, self)
         return await self._changed(engine, self._commands(engine).reset(engine.token(), left))
@@ -293,7 +288,7 @@ class Latch(AsyncOnly):
 
         Cancelled at any point, nothing stays behind.
         """
-        reject_unknown("wait()", unknown, _MEANT)
+        reject_unknown("wait()", unknown, _LABEL)
         timeout = optional_seconds("blocking_timeout", blocking_timeout)
         engine = engine_of(self._source, self)
         with Wait(engine, _LABEL, self._name, timeout) as wait:

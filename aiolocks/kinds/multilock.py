@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Never, cast, final
 
+from ..errors import ConfigurationError
 from ..lock.acquirable import Acquirable
 from ..lock.clock import milliseconds
 from ..lock.context import Context
@@ -364,6 +365,8 @@ class MultiLock(Acquirable[Lease]):
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
+        ConfigurationError: `confirm=False`, and the names are in several slots of a cluster; at the first
+            acquire.
     """
 
     __slots__ = ("_names",)
@@ -383,6 +386,7 @@ class MultiLock(Acquirable[Lease]):
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> None:
         reject_unknown("MultiLock", unknown)
@@ -394,6 +398,7 @@ class MultiLock(Acquirable[Lease]):
             on_lost=on_lost,
             metadata=metadata,
             grace=grace,
+            confirm=confirm,
         )
         self._names = _checked(names)
         super().__init__(client, self._names[0], options)
@@ -432,6 +437,12 @@ class MultiLock(Acquirable[Lease]):
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
+        if isinstance(commands, MultiSlotSteps) and not self._options.confirm:
+            raise ConfigurationError(
+                f"confirm=False and names of several slots do not go together, here of {self._label} "
+                f"{self._name!r}: each slot is released by a request of its own; give the names a common "
+                "{hash tag}, or leave confirm out"
+            )
         return Resource(commands, ("multilock", self._names))
 
 

@@ -56,15 +56,6 @@ _MOST_TOLD: Final = 256
 _SLEW: Final = 0.0005
 """The part of a sleep by which a task comes later: a clock that is being set right runs as much too fast."""
 
-MEANT: Final[dict[str, str]] = {
-    **dict.fromkeys(("rate", "max_rate", "times", "amount", "max_calls", "calls"), "limit= (how many)"),
-    **dict.fromkeys(
-        ("period", "time_period", "seconds", "interval", "rate_interval", "window", "ttl"),
-        "per= (in how many seconds)",
-    ),
-    "capacity": "burst= (how many at once)",
-}
-
 log: Final = logging.getLogger("aiolocks.ratelimit")
 
 
@@ -284,11 +275,12 @@ KINDS: Final = (
         RATE_LIMITS,
         "ratelimit",
         "RateLimit",
-        shows_value=True,
+        value="{} left",
         needs=(
             *("hdel", "hget", "hlen", "hmget", "hset", "lrange", "lset", "ltrim", "persist", "rpush"),
             "zscore",
         ),
+        measured=("wait", "waiters", "timeouts", "admissions", "refusals"),
     ),
 )
 
@@ -803,7 +795,7 @@ class _Limiting(AsyncOnly):
 
         After a cancellation or an error, nothing is taken, and the place is free.
         """
-        reject_unknown("acquire()", unknown, MEANT)
+        reject_unknown("acquire()", unknown, _LABEL)
         amounts = self._amounts(n)
         timeout = optional_seconds("blocking_timeout", blocking_timeout)
         engine = engine_of(self._source, self)
@@ -836,7 +828,7 @@ class _Limiting(AsyncOnly):
 
         After a cancellation or an error, what it may have taken is given back.
         """
-        reject_unknown("try_acquire()", unknown, MEANT)
+        reject_unknown("try_acquire()", unknown, _LABEL)
         amounts = self._amounts(n)
         engine = engine_of(self._source, self)
         steps, token = self._steps(engine), engine.token()
@@ -882,7 +874,7 @@ class _Limiting(AsyncOnly):
                 `command_timeout`.
             SessionClosedError: The session is closed.
         """
-        reject_unknown("peek()", unknown, MEANT)
+        reject_unknown("peek()", unknown, _LABEL)
         amounts = self._amounts(n)
         engine = engine_of(self._source, self)
         answer = await engine.ask(self._steps(engine).acquire(ONLY_ASKED, 0, [(engine.token(), amounts)]))
@@ -1154,7 +1146,7 @@ class RateLimit(_Limiting):
 
     __slots__ = ()
 
-    @explains(_LABEL, MEANT)
+    @explains(_LABEL)
     def __init__(
         self,
         client: Client,
@@ -1165,7 +1157,7 @@ class RateLimit(_Limiting):
         burst: int | None = None,
         **unknown: Never,
     ) -> None:
-        reject_unknown(_LABEL, unknown, MEANT)
+        reject_unknown(_LABEL, unknown)
         super().__init__(source_of(client), (bucket_of(name, limit, per, burst),))
 
     @property

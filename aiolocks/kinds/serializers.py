@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol, cast, final
 
 
 class Serializer(Protocol):
@@ -45,3 +45,23 @@ JSON: Final[Serializer] = _Json()
 A tuple comes out as a list, and keys of a dict as str. JSON does not know other types, such as
 `Decimal`: their values cannot be kept, nor given to other processes.
 """
+
+
+def checked_serializer(serializer: object) -> Serializer:
+    """A serializer that a user has given.
+
+    Raises:
+        TypeError: It is none.
+    """
+    for function in ("dumps", "loads"):
+        if not callable(getattr(serializer, function, None)):
+            raise TypeError(f"serializer must have dumps and loads, as aiolocks.JSON has, not {serializer!r}")
+    return cast("Serializer", serializer)
+
+
+def dumped(serializer: Serializer, value: Any) -> bytes:
+    """The value as bytes. Raises what the serializer raises, and TypeError for what it gives instead."""
+    payload: object = serializer.dumps(value)
+    if not isinstance(payload, bytes):
+        raise TypeError(f"dumps of the serializer must give bytes, not {type(payload).__name__}")
+    return payload

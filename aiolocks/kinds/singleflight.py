@@ -7,7 +7,6 @@ import contextlib
 import functools
 import hashlib
 import inspect
-import json
 import logging
 import math
 import random
@@ -15,7 +14,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Final, Never, ParamSpec, TypeVar, final
 
 from .._tasks import empty_context, spawn
@@ -26,16 +24,14 @@ from ..errors import (
     LockError,
     LockLostError,
     LockTimeoutError,
-    RemoteCallError,
-    ResultNotKeptError,
     SessionClosedError,
 )
 from ..lock import together
 from ..lock.acquirable import AS_CONFIGURED
 from ..lock.again import TakeOverError
-from ..lock.clock import milliseconds
+from ..lock.clock import NEVER, milliseconds
 from ..lock.context import Context
-from ..lock.lease import NEVER, Lease
+from ..lock.lease import Lease
 from ..lock.naming import names_of_calls
 from ..lock.notes import note
 from ..lock.options import (
@@ -51,8 +47,8 @@ from ..lock.options import (
 from ..lock.sources import Client, engine_of, source_of
 from ..lock.waiter import Waiter
 from .flights import FlightSteps, GrantTime, Leaving, Left, ended_at, runs
-from .httperrors import answer_of, error_of, told_by
-from .serializers import JSON, Serializer
+from .outcome import NOT_KEPT, VALUE, Outcome, ended
+from .serializers import JSON, Serializer, checked_serializer
 from .turn import Turn, TurnGroup
 
 log = logging.getLogger("aiolocks.session")
@@ -61,25 +57,6 @@ T = TypeVar("T")
 # -- The arguments of the calls of a single flight, checked.
 
 _DIGEST_BYTES: Final = 16
-
-# The names that other libraries use for an option, or that are easily taken for it.
-MEANT: Final = {
-    "blocking_timeout": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
-    "cache": "keep= (how long a value is kept)",
-    "cache_ttl": "keep= (how long a value is kept)",
-    "beta": "early= (how far ahead of its end a value is made again)",
-    "ex": "keep= (how long a value is kept)",
-    "expire": "keep= (how long a value is kept)",
-    "key": "do(key, fn): one SingleFlight serves any number of keys",
-    "lease": "ttl= (how long a runner that died holds up the others)",
-    "max_age": "keep= (how long a value is kept)",
-    "max_stale": "stale= (how long a value is given while it is made again)",
-    "name": "do(key, fn): one SingleFlight serves any number of keys",
-    "prefix": "Session(client, prefix=...)",
-    "stale_while_revalidate": "stale= (how long a value is given while it is made again)",
-    "timeout": "ttl= (how long a runner that died holds up the others), or asyncio.timeout() around do()",
-    "wait": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
-}
 
 
 def check_function(fn: object) -> None:
@@ -187,161 +164,6 @@ class Keeping:
         others = ((name, getattr(self, name)) for name in ("stale", "early", "jitter"))
         keep = f"{self.keep:g}" if self.keep_of is None else repr(self.keep_of)
         return " ".join((f"keep={keep}", *(f"{name}={value:g}" for name, value in others if value)))
-
-
-# -- How a call ended: an object for the callers of this session, and bytes for other sessions.
-
-VALUE: Final = "v"
-ERROR: Final = "e"
-NOT_KEPT: Final = "n"
-_LONGEST_MESSAGE: Final = 8192
-"""Characters: a message may quote whatever was being worked on."""
-
-_AND_ANSWER: Final = "\0"
-"""Between a message and the answer that an error of a framework is: older versions show it as it is."""
-
-
-@final
-class Outcome:
-    """A value or an error, once: the same object for all callers that wait in one session.
-
-    Attributes:
-        tag: `VALUE`, `ERROR`, or `NOT_KEPT` for a value that other sessions cannot have.
-        payload: The result that other sessions are told.
-        value: The value of the function, if it ran in this session.
-        error: The exception that `get` raises, if it does.
-        due: Fencing token of the run that has left it, if the value must be replaced; else None.
-        kept: It is a value that was kept when this session asked for it.
-    """
-
-    __slots__ = ("_traceback", "due", "error", "kept", "payload", "tag", "value")
-
-    def __init__(
-        self,
-        tag: str,
-        payload: bytes,
-        *,
-        value: Any = None,
-        error: BaseException | None,
-        due: int | None = None,
-    ) -> None:
-        self.tag = tag
-        self.payload = payload
-        self.value = value
-        self.error = error
-        self.due = due
-        self.kept = False
-        # Each time that an error is raised adds to its traceback: everybody begins with where it came from.
-        self._traceback: TracebackType | None = None if error is None else error.__traceback__
-
-    @property
-    def done(self) -> bool:
-        """Whether the work was done, so that later callers must not do it again."""
-        return self.tag != ERROR
-
-    @classmethod
-    def of_value(cls, value: Any, serializer: Serializer) -> Outcome:
-        """Raises what the serializer raises."""
-        payload: object = serializer.dumps(value)
-        if not isinstance(payload, bytes):
-            raise TypeError(f"dumps of the serializer must give bytes, not {type(payload).__name__}")
-        return cls(VALUE, payload, value=value, error=None)
-
-    @classmethod
-    def of_error(cls, error: BaseException) -> Outcome:
-        return cls(ERROR, _told(error), error=error)
-
-    @classmethod
-    def not_kept(cls, key: str, value: Any, because: Exception, *, raises: bool, hint: str = "") -> Outcome:
-        """A value that other sessions cannot have.
-
-        With `raises`, callers in this session get an error with the value; otherwise only the value.
-        """
-        payload = _told(because)
-        error = None
-        if raises:
-            reason = f"{_reason(payload)}{hint}"
-            error = ResultNotKeptError(key, reason, here=True, value=value)
-            error.__cause__ = because
-        return cls(NOT_KEPT, payload, value=value, error=error)
-
-    @classmethod
-    def of_another(cls, key: str, left: Left, serializer: Serializer) -> Outcome:
-        """The outcome that a run in another session has left. Raises what the serializer raises."""
-        outcome = cls.told(left.tag, left.payload, serializer, lambda why: ResultNotKeptError(key, why))
-        outcome.due = left.run if left.due else None
-        outcome.kept = left.tag == VALUE and left.age_us is None
-        return outcome
-
-    @classmethod
-    def told(
-        cls, tag: str, payload: bytes, serializer: Serializer, not_kept: Callable[[str], Exception]
-    ) -> Outcome:
-        """The outcome that a run in another session has told. Raises what the serializer raises.
-
-        `not_kept` makes the error for a value that other sessions cannot have, of the reason for that.
-        """
-        if tag == VALUE:
-            return cls(VALUE, payload, value=serializer.loads(payload), error=None)
-        error = not_kept(_reason(payload)) if tag == NOT_KEPT else _raised_elsewhere(payload)
-        return cls(tag, payload, error=error)
-
-    def confirmed(self, left: Left) -> Outcome:
-        """The same, as our run has left it: the server may have kept its value although no reply came."""
-        if left.tag == self.tag:
-            return self
-        return Outcome(left.tag, left.payload, value=self.value, error=None)
-
-    def get(self) -> Any:
-        """Gives the value, or raises the error."""
-        if self.error is not None:
-            raise self.error.with_traceback(self._traceback)
-        return self.value
-
-
-def comes_of_cancellation(error: BaseException) -> bool:
-    """Whether it was raised on account of a cancellation, or while one was on its way."""
-    cause: BaseException | None = error
-    seen: set[int] = set()  # `raise error from error` makes one its own cause
-    while cause is not None and id(cause) not in seen:
-        if isinstance(cause, asyncio.CancelledError):
-            return True
-        seen.add(id(cause))
-        cause = cause.__cause__ or cause.__context__
-    return False
-
-
-def _reason(payload: bytes) -> str:
-    type_name, message = json.loads(payload)
-    return f"{type_name}: {message}"
-
-
-def _told(error: BaseException) -> bytes:
-    """Name of the type and message, and nothing that would have to be unpickled."""
-    message = "its message could not be had"
-    with contextlib.suppress(Exception):
-        message = str(error)
-    if len(message) > _LONGEST_MESSAGE:
-        message = message[:_LONGEST_MESSAGE] + "…"
-    with contextlib.suppress(Exception):
-        if answer := answer_of(error):
-            message += _AND_ANSWER + answer
-    cls = type(error)
-    return json.dumps([f"{cls.__module__}.{cls.__qualname__}", message]).encode("ascii")
-
-
-def _raised_elsewhere(payload: bytes) -> Exception:
-    type_name, message = json.loads(payload)
-    before, _, answer = message.rpartition(_AND_ANSWER)
-    told = told_by(answer)
-    if told is None:
-        return RemoteCallError(type_name, message)
-    remote = RemoteCallError(type_name, before)
-    error = error_of(told)
-    if error is None:
-        return remote
-    error.__cause__ = remote
-    return error
 
 
 # -- How a value is made under a lease, and published for the callers that wait in other sessions.
@@ -582,38 +404,20 @@ class Making:
 
     async def _call(self, lease: Lease) -> Outcome:
         """The outcome of the function; a cancellation of its task passes."""
-        task = asyncio.current_task()
-        assert task is not None
         self.begun = True
         self._begun_in = lease.fencing_token
         self._commands.tell_busy()
         began = self._engine.now()
-        before = task.cancelling()
         try:
-            awaitable: object = self._fn()
-            if not inspect.isawaitable(awaitable):
-                raise TypeError(
-                    f"fn must be a coroutine function (async def): {self._fn!r} gave "
-                    f"{type(awaitable).__name__}; wrap a plain function as asyncio.to_thread does"
-                )
-            value = await awaitable
-        except asyncio.CancelledError as error:
-            if task.cancelling() > before:
-                raise
-            # It came out of the function by itself. No caller was cancelled, and none may believe it.
-            ended = RuntimeError(f"the call of SingleFlight key {self._name!r} was cancelled from within")
-            ended.__cause__ = error
-            return Outcome.of_error(ended)
-        except Exception as error:
-            # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.
-            if task.cancelling() > before and (
-                self.abandoned or lease.remaining() <= 0.0 or comes_of_cancellation(error)
-            ):
-                # Its text about the cancellation is not for the callers that wait in other sessions.
-                raise asyncio.CancelledError from error
-            return Outcome.of_error(error)
+            value, raised = await ended(
+                self._awaited(),
+                f"the call of SingleFlight key {self._name!r}",
+                needless=lambda: self.abandoned or lease.remaining() <= 0.0,
+            )
         finally:
             self._made_at = self._engine.mark()
+        if raised is not None:
+            return Outcome.of_error(raised)
         self._cost_ms = milliseconds(self._engine.now() - began)
         self._resolve_keep(value)
         try:
@@ -629,6 +433,16 @@ class Making:
             )
             return self._not_kept(value, error)
         return outcome
+
+    async def _awaited(self) -> Any:
+        """What the function gives; it is called in this task, and in its context."""
+        awaitable: object = self._fn()
+        if not inspect.isawaitable(awaitable):
+            raise TypeError(
+                f"fn must be a coroutine function (async def): {self._fn!r} gave "
+                f"{type(awaitable).__name__}; wrap a plain function as asyncio.to_thread does"
+            )
+        return await awaitable
 
     def _resolve_keep(self, value: Any) -> None:
         """For how long this value is kept, if a function says so."""
@@ -1045,16 +859,11 @@ class SingleFlight:
         serializer: Serializer = JSON,
         **unknown: Never,
     ) -> None:
-        reject_unknown("SingleFlight", unknown, MEANT)
+        reject_unknown("SingleFlight", unknown)
         self._source = source_of(client)
         self._options = Options.checked(ttl=ttl)
         self._keeping = Keeping().but(keep=keep, stale=stale, early=early, jitter=jitter)
-        for function in ("dumps", "loads"):
-            if not callable(getattr(serializer, function, None)):
-                raise TypeError(
-                    f"serializer must have dumps and loads, as aiolocks.JSON has, not {serializer!r}"
-                )
-        self._serializer = serializer
+        self._serializer = checked_serializer(serializer)
 
     async def do(
         self,

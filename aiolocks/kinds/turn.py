@@ -9,8 +9,9 @@ from typing import Final, Self, final
 
 from ..errors import DeadlockError
 from ..lock.blocks import TURNS_TO_CLOSE, held
+from ..lock.clock import NEVER
 from ..lock.context import Context
-from ..lock.lease import NEVER, Lease
+from ..lock.lease import Lease
 from ..lock.options import Options
 from .flights import GrantTime, Leaving, Left, ended_at, runs
 

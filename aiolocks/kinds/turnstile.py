@@ -31,10 +31,6 @@ REMEMBERED: Final = 1000
 where they are younger than `known_ms`."""
 _FIRST: Final = 1
 
-_MEANT: Final[dict[str, str]] = dict.fromkeys(
-    ("ex", "expire", "expires", "lease", "px", "timeout", "ttl"), "window= (how long a window lasts)"
-)
-
 
 def read_turnstile(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """A window that is open: its first entrant, and how many have gone through."""
@@ -58,7 +54,7 @@ KINDS: Final = (
         TURNSTILES,
         "turnstile",
         "Turnstile",
-        shows_value=True,
+        value="{} went through",
         needs=("zrangebyscore", "zremrangebyscore", "zscore"),
     ),
 )
@@ -124,7 +120,7 @@ class Turnstile:
     __slots__ = ("__weakref__", "_entered", "_name", "_source", "_window")
 
     def __init__(self, client: Client, name: str, *, window: Seconds = 2.0, **unknown: Never) -> None:
-        reject_unknown("Turnstile", unknown, _MEANT)
+        reject_unknown("Turnstile", unknown)
         self._source = source_of(client)
         self._name = lock_name(name)
         self._window = seconds("window", window, least=SHORTEST_TTL)

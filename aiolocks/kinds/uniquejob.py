@@ -464,18 +464,6 @@ _TICKETS: Final = QueuePolicy(strict=True, silence=1.0)
 _MOST_WAITING: Final = 1000
 _MOST_AT_ONCE: Final = 2**31 - 1
 
-# The names that other libraries use for an option, or that are easily taken for it.
-MEANT: Final = {
-    "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
-    "concurrency": "limit= (how many may run at once)",
-    "lock_name": "key=",
-    "name": "key=",
-    "on_conflict": "enqueue(mode, on_conflict=...)",
-    "value": "limit= (how many may run at once)",
-    "timeout": "ttl= (how long the lease lasts), or asyncio.timeout() around run() or perform()",
-    "waiting": "run(waiting=...)",
-}
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -668,7 +656,7 @@ class UniqueJob:
         metadata: Metadata | None = None,
         **unknown: Never,
     ) -> None:
-        reject_unknown("UniqueJob", unknown, MEANT)
+        reject_unknown("UniqueJob", unknown)
         self._source = source_of(client)
         self._settings = JobSettings.checked(key, ttl=ttl, limit=limit, metadata=metadata)
 

@@ -9,6 +9,9 @@ from typing import Final
 _DRIFT_FACTOR: Final = 0.01
 _DRIFT_FIXED: Final = 0.002
 
+NEVER: Final = float("inf")
+"""The time of what does not come."""
+
 
 @functools.lru_cache  # there are few ttls, and each renewal asks
 def milliseconds(seconds: float) -> int:

@@ -34,7 +34,6 @@ from .events import within
 
 if TYPE_CHECKING:
     from .context import GuardMode
-    from .lease import Term
     from .renewal import Watch
 
 GUARD_MODES: Final = ("log", "exit", None)
@@ -68,7 +67,7 @@ class Ward:
     - a stall is told of once: the next time only after the loop has run again.
 
     Args:
-        watches: Of all leases that are held; only watches with a `guarded` term count.
+        watches: Of all leases that are held; only watches that are `guarded` count.
         exits: Whether the process is to end when the loop stands still.
     """
 
@@ -83,20 +82,20 @@ class Ward:
         self._probing = False
         self._told = False
 
-    def enter(self, watch: Watch, term: Term) -> None:
+    def enter(self, watch: Watch) -> None:
         """A task has entered that lease, and relies on being cancelled when it is lost."""
-        watch.guarded = term
+        watch.guarded = True
         # Twice the margin is half of the span at most, which is known sooner.
         if (
-            term.deadline - _guard.looks_at < term.span / 2
-            and term.deadline - 2 * term.margin < _guard.looks_at
+            watch.deadline - _guard.looks_at < watch.span / 2
+            and watch.deadline - 2 * watch.margin < _guard.looks_at
         ):
             _guard.look_now()
 
     def again(self, watch: Watch) -> None:
         """The end of that lease may be earlier than it was."""
-        if watch.guarded is not None:
-            self.enter(watch, watch.guarded)
+        if watch.guarded:
+            self.enter(watch)
 
     # -- in the thread
 
@@ -107,23 +106,22 @@ class Ward:
         again = _NEVER
         blocked: list[tuple[Watch, float]] = []
         for watch in self._watches.copy():  # one step of the interpreter: no other thread comes between
-            term = watch.guarded
-            if term is None:
+            if not watch.guarded:
                 continue
-            left, needed = term.deadline - now, term.margin
+            left, needed = watch.deadline - now, watch.margin
             if left > 2 * needed + _EARLY:
-                again = min(again, now + left - 2 * needed, now + term.span / 2)
+                again = min(again, now + left - 2 * needed, now + watch.span / 2)
             elif left > needed + _EARLY:
-                self._probe(term.deadline - 2 * needed, now)
+                self._probe(watch.deadline - 2 * needed, now)
                 again = min(again, now + left - needed)
-            elif not self._ran_since(term.deadline - 2 * needed, now):
+            elif not self._ran_since(watch.deadline - 2 * needed, now):
                 if now - self._asked_at < needed / 2:  # this thread has come late
                     again = min(again, self._asked_at + needed / 2)
                 else:
                     blocked.append((watch, left))
-                    again = min(again, now + term.span / 2)
+                    again = min(again, now + watch.span / 2)
             else:
-                again = min(again, now + term.span / 2)
+                again = min(again, now + watch.span / 2)
         if blocked:
             self._tell(blocked, now)
         return again
@@ -154,14 +152,14 @@ class Ward:
         self._told = True
         blocked.sort(key=lambda one: one[1])
         watch, left = blocked[0]
-        term, context = watch.guarded, watch.claim.context
+        context = watch.claim.context
         # There is no other way to the stack of another thread.
         frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         leases = ", ".join(f"{one.label} {one.name!r}" for one, _ in blocked[:_NAMED])
         more = f" and {len(blocked) - _NAMED} more" if len(blocked) > _NAMED else ""
         ends = f"ends in {left:.3f} s" if left > 0 else f"ended {-left:.3f} s ago"
         _write_within(
-            _WRITING if term is None else term.margin / 2,
+            watch.margin / 2,
             _report,
             context,
             f"the event loop has not run for {now - self._asked_at:.3f} s or more, "

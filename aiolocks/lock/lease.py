@@ -77,6 +77,7 @@ from .options import (
 )
 from .process import current_pid
 from .queue import Gate
+from .renewal import Watch
 from .shield import LONGEST_DELAY, hold_up, wait_shielded
 from .waiter import Attempt, FirstAsk, Waiter
 
@@ -85,223 +86,6 @@ if TYPE_CHECKING:
     from ..transport.commands.waits import Wanted
     from .context import Context
     from .options import Options
-    from .renewal import Watch
-
-
-# -- The deadline of a lease and the time of its next renewal: arithmetic, and nothing else.
-
-
-NEVER: Final = float("inf")
-
-_RENEWALS_PER_TTL: Final = 3
-_GRID: Final = 32
-"""Renewals fall on a grid of ttl / 32, so that the renewals of many leases leave in one write."""
-_MARGIN: Final = 0.05
-"""Seconds before its end, at least, at which the event loop must have run."""
-_SHARE: Final = 0.05
-"""The same as a share of the ttl."""
-_TOGETHER: Final = 0.01
-"""Seconds in which first questions are gathered, so that they leave in one write."""
-_RETRY: Final = 0.02
-"""Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
-_SUSPENDED: Final = 0.05
-"""Seconds by which the loop's clock may fall behind the one that goes on while the machine is suspended: more
-are a suspension."""
-_PATIENCE: Final = 1.0
-"""Seconds after which a renewal that was not answered leaves the lease in doubt; less for a short ttl."""
-
-
-@final
-class Term:
-    """The times of one lease, all of the loop's clock.
-
-    Invariant: `deadline` is never later than the end of the lease on the server, if both clocks run alike.
-
-    Args:
-        sent: When the granted request was sent: right before that, not when its reply came.
-        ttl: Seconds that each renewal asks for.
-        max_hold: Seconds after which it ends whatever renewals could do.
-        grace: Seconds before its end at which its body is to stop.
-        ahead: Seconds by which the loop's clock is behind the one that goes on while the machine is
-            suspended, as of then.
-
-    Attributes:
-        doubted: Its last renewal has had no answer yet, or an error for an answer.
-        stopping: The body was told to stop.
-        span: Seconds that were asked for last.
-    """
-
-    _retries = 0
-    at_limit = False  # the server's ttl reaches to the end of max_hold
-    doubted = False
-    stopping = False
-    deadline: float
-    renewal_due: float
-
-    def __init__(
-        self,
-        sent: float,
-        *,
-        ttl: float,
-        max_hold: float | None,
-        auto_renew: bool,
-        grace: float = 0.0,
-        ahead: float = 0.0,
-    ) -> None:
-        self._auto_renew = auto_renew
-        self.grace = grace
-        self.ttl = ttl
-        if max_hold is None:
-            self._end = NEVER
-            self.span = ttl
-        else:
-            self._end = sent + max_hold
-            self.span = self.ttl_at(sent)
-        self.confirmed(sent, ahead=ahead)
-
-    @property
-    def limited(self) -> bool:
-        """Whether the ttl to ask for depends on when."""
-        return self._end < NEVER
-
-    @property
-    def lasting(self) -> bool:
-        """Whether it does not end by itself."""
-        return self._auto_renew and not self.limited
-
-    @property
-    def renews(self) -> bool:
-        """Whether a renewal moves its end."""
-        return self._auto_renew and not self.at_limit
-
-    def moment(self, now: float, steady: float) -> float:
-        """Loop time, had the loop's clock gone on while the machine was suspended.
-
-        Args:
-            now: The time of the loop's clock.
-            steady: The time of the other one.
-        """
-        steady -= self.ahead
-        return steady if steady > now else now  # noqa: FURB136 - asked often, and `max` takes longer
-
-    def ask_by(self, moment: float) -> None:
-        """The server must be asked by then: together with other leases of about the same time."""
-        self.renewal_due = min(self.renewal_due, (moment // _TOGETHER + 1) * _TOGETHER)
-
-    def ask_at(self, moment: float) -> None:
-        """The server must be asked then."""
-        self.renewal_due = moment
-
-    @property
-    def next_end(self) -> float:
-        """When the body is to stop, as things stand; once it was told so, when the lease ends."""
-        return self.deadline if self.stopping else self.deadline - self.grace
-
-    @property
-    def due(self) -> float:
-        """When there is something to do next."""
-        end = self.deadline if self.stopping else self.deadline - self.grace
-        return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
-
-    @property
-    def margin(self) -> float:
-        """Seconds before the end at which the event loop must have run."""
-        return min(max(_MARGIN, _SHARE * self.span), self.span / 4)
-
-    def ttl_at(self, sent: float) -> float:
-        """The ttl to ask for at that time: never past `max_hold`."""
-        if self._end == NEVER:
-            return self.ttl
-        return max(0.001, min(self.ttl, self._end - sent))
-
-    def asks(self, now: float) -> float:
-        """The ttl that a request of that time asks for."""
-        self.span = ttl = self.ttl_at(now)
-        return ttl
-
-    def next_look(self, asked: float) -> float:
-        """When to look again at a renewal that was sent then, unless it is answered before."""
-        return min(asked + min(_PATIENCE, self.ttl / 6), self.next_end)
-
-    def confirmed(self, sent: float, *, ahead: float) -> None:
-        """The server has it for the ttl that was asked for last, counted from before the request was sent.
-
-        Args:
-            sent: Loop time right before that.
-            ahead: As for a new one.
-        """
-        if self.doubted or self._retries:
-            self.doubted = False
-            self._retries = 0
-        self.ahead = ahead
-        end = sent + dependable(self.span)
-        if self._end == NEVER:
-            self.deadline = end
-        else:
-            self.deadline = min(end, self._end)
-            self.at_limit = sent + self.span >= self._end - 0.001
-        if self.at_limit or not self._auto_renew:
-            self.renewal_due = NEVER
-        else:
-            grid = self.ttl / _GRID
-            self.renewal_due = (sent + self.ttl / _RENEWALS_PER_TTL) // grid * grid
-
-    def confirmed_with(self, other: Term) -> None:
-        """As `confirmed`, at the moment of the other one, of the same ttl; neither has a `max_hold`."""
-        self.doubted = False
-        self.ahead = other.ahead
-        self._retries = 0
-        self.deadline = other.deadline
-        self.renewal_due = other.renewal_due
-        self.span = other.span
-
-    def retry(self, now: float) -> None:
-        """A renewal failed: soon again, at first."""
-        self.renewal_due = now + min(_RETRY * 2**self._retries, self.ttl / 12)
-        self._retries = min(self._retries + 1, 16)
-
-    def change(self, now: float, ttl: float) -> None:
-        """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
-        self.ttl = ttl
-        self.span = self.ttl_at(now)
-        self.deadline = min(self.deadline, now + dependable(self.span))
-        self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
-        if self._auto_renew and not self.at_limit:
-            self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)
-
-    def move(self, seconds: float) -> None:
-        """The loop's clock did not count that many seconds."""
-        self.ahead += seconds
-        self._end -= seconds
-        self.deadline -= seconds
-        self.renewal_due -= seconds
-
-    def why_grace(self, left: float) -> str:
-        """The reason why the body must stop, with `left` seconds left."""
-        if self.at_limit:
-            why = "max_hold passes"
-        elif self._auto_renew:
-            why = "its last renewal was not confirmed, and its ttl passes"
-        else:
-            why = "auto_renew is off, and its ttl passes"
-        return f"`grace` began: {why} in {left:.3f} s"
-
-    def why_over(self, *, stalled: float, suspended: float = 0.0) -> str:
-        """The reason when the deadline has passed.
-
-        Args:
-            stalled: Seconds in which the event loop did not run.
-            suspended: Seconds in which the machine did not; it takes some to count.
-        """
-        if self.at_limit:
-            return "max_hold has passed"
-        if not self._auto_renew:
-            return "its ttl passed, and auto_renew is off"
-        if suspended > _SUSPENDED:
-            return f"the machine was suspended for {suspended:.1f} s"
-        if stalled:
-            return f"the event loop did not run for {stalled:.1f} s or more"
-        return "its ttl passed without a confirmed renewal"
 
 
 # -- What is wished for or had: how the tasks of a session queue, and the possession that a token stands for.
@@ -784,7 +568,7 @@ class Releasing:
         self._on_end = on_end
         self.send(command, until=until, corked=corked)
 
-    def send(self, command: Request[Released], *, until: float, corked: bool) -> None:
+    def send(self, command: Request[Released], *, until: float, corked: bool, at_once: bool = False) -> None:
         """It begins."""
         engine = self.engine
         self._until = until
@@ -796,7 +580,7 @@ class Releasing:
         command.until = until
         command.on_late = engine.wake_own
         self._call = command
-        engine.send(command, corked=corked)
+        engine.send(command, at_once=at_once, corked=corked)
 
     def until_ended(self) -> asyncio.Future[None]:
         """A future of its own for each task that waits for the end."""
@@ -948,6 +732,8 @@ class Possession(BodyScope, Releasing):
       unless the event loop did not run or the lease was lost at once;
     - it has a watch until it ends or a release is sent, and is renewed only by that;
     - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
+    - while the server has not confirmed a release for which no exit waits, the session knows of it
+      (`Context.unconfirmed`);
     - a lease that was lost is taken back, at most once: the server may still have it, or have it again;
     - the context of its acquire is kept until its end was told, and no longer.
 
@@ -959,11 +745,14 @@ class Possession(BodyScope, Releasing):
         end: How it has ended.
         interval: What it holds of a range, as users see it.
         stop_reason: Why the body was told to stop before the end.
-        watch: The watchdog's, until it ends or is let go of; else None.
+        term: Its times.
+        watch: The same object until it ends or is let go of; then None.
     """
 
     cached = False
     """It came without a request."""
+    confirms = True
+    """The exit of its body waits until the server has confirmed the release."""
     shares_token = False
     """Later holders may have the same token."""
     acquirer: ref[asyncio.Task[Any]] | None = None
@@ -991,19 +780,15 @@ class Possession(BodyScope, Releasing):
         self.fencing_token = fencing_token
         self.gate = target.gate
         self.granted_at = sent
+        self.target = target
         self.interval = claim.commands.interval
         self.label = target.label
         self.name = target.name
-        self.term = Term(
-            sent,
-            ttl=options.ttl,
-            max_hold=options.max_hold,
-            auto_renew=options.auto_renew,
-            grace=options.grace,
-            ahead=ahead,
-        )
+        self.term = term = Watch(options, sent, ahead)
         if engine.hears:
-            self.term.ask_by(sent + _ARMED_AFTER)
+            term.ask_by(sent + _ARMED_AFTER)
+        if not options.confirm:
+            self.confirms = False
 
     # -- what may be said of it
 
@@ -1145,6 +930,10 @@ class Possession(BodyScope, Releasing):
         if self.end is None:
             await self._over.wait()
 
+    async def wait_released(self) -> bool:
+        await self.wait_over()
+        return self.end is RELEASED
+
     # -- while it is held
 
     def doubt(self, reason: str) -> None:
@@ -1193,7 +982,7 @@ class Possession(BodyScope, Releasing):
         if self.end is None:
             if self._letting_go:
                 return True
-            term = self.term  # below as `Term.moment`
+            term = self.term  # below as `Watch.moment`
             if clocks.steady() - term.ahead < term.deadline and self.engine.now() < term.deadline:
                 self.send_release()
                 return True
@@ -1224,11 +1013,25 @@ class Possession(BodyScope, Releasing):
         awaited = gate.awaited
         ring = not awaited or gate.holder_releasing(claim)
         self._letting_go = True
-        self.send(claim.end(ring=ring), until=self.term.deadline, corked=awaited)
+        until = self.term.deadline
+        if self.confirms:
+            self.send(claim.end(ring=ring), until=until, corked=awaited)
+            gate.holder_gone(claim)
+            return
+        # No task waits for the answer. So the release is written in this very step: the process may end after
+        # it. Where a waiter of this session follows, its try leaves in the same write.
+        self.engine.unconfirmed[self] = None
+        self.send(claim.end(ring=ring), until=until, corked=awaited, at_once=not awaited)
         gate.holder_gone(claim)
+        if awaited:
+            self.engine.flush()
+        else:
+            gate.not_waited_for()
 
     def _has_ended(self) -> None:
         """Its release has ended."""
+        if not self.confirms:
+            self.engine.unconfirmed.pop(self, None)
         if self.end is None:
             if self.fault is not None:
                 self.lose(
@@ -1332,7 +1135,8 @@ class Possession(BodyScope, Releasing):
         if unconfirmed is None:
             events.lost(self, seconds, reason, more=self._among_others, told=told)
         else:
-            events.unconfirmed(self, seconds, level=self.engine.log_level(unconfirmed))
+            level, why = self.engine.log_level(unconfirmed), "" if self.confirms else str(unconfirmed)
+            events.unconfirmed(self, seconds, level=level, why=why)
         self.claim.context = None
 
     def detach(self) -> None:
@@ -1542,6 +1346,20 @@ class Lease(AsyncOnly):
         """Returns when the lease is lost. If the lease is released, it never returns: cancel it then."""
         await self._possession.wait_lost()
 
+    async def wait_released(self) -> bool:
+        """Waits until the lease has ended, and releases nothing itself.
+
+        With `confirm=False`, the exit of the block does not wait for the server's answer. This tells the
+        answer.
+
+        Returns:
+            True: the server has confirmed the release. False: the lease has ended in another way. Its time
+            has passed, it was lost, or `detach` has given it away.
+
+        Any number of tasks can wait for it, also after the end. Cancelled, it changes nothing.
+        """
+        return await self._possession.wait_released()
+
     def detach(self) -> str:
         """Stops the renewals of the lease, and returns a handle: `lock.adopt(handle)` takes the lease over.
 
@@ -1568,7 +1386,7 @@ class Lease(AsyncOnly):
                 f"this lease of {possession.label} {self.name!r} was entered before: acquire the lock again"
             )
         engine, term, watch = self._engine, possession.term, possession.watch
-        steady, deadline = clocks.steady() - term.ahead, term.deadline  # as `Term.moment`
+        steady, deadline = clocks.steady() - term.ahead, term.deadline  # as `Watch.moment`
         if steady >= deadline or watch is None or engine.now() >= deadline or engine.pid != process.pid:
             if possession.state is LeaseState.LOST:
                 possession.lose(possession.why_over())  # the next waiters need not wait for this task
@@ -1578,11 +1396,11 @@ class Lease(AsyncOnly):
         task = possession.begin_body(engine.loop, cancels=cancels)
         if term.stopping:
             possession.cancel(possession.stop_reason)
-        engine.entered.add(task, watch)
+        engine.entered.add(task, ref(possession))
         around = INSIDE.get()
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
         if cancels and engine.ward is not None:
-            engine.ward.enter(watch, term)
+            engine.ward.enter(watch)
         return task
 
     async def __aexit__(  # noqa: C901, PLR0912 - one coroutine: a second one for the release would show
@@ -1609,7 +1427,7 @@ class Lease(AsyncOnly):
                 cancelled_by = exc if exc is not None and isinstance(exc, asyncio.CancelledError) else None
                 if not possession.begin_release():
                     error = None if possession.end is RELEASED else possession.not_owned()
-                else:
+                elif possession.confirms or possession.end is not None:
                     if cancelled_by is not None:
                         await wait_shielded(possession.until_ended, cancelled_by=cancelled_by)
                     else:
@@ -1863,7 +1681,8 @@ class Binding(Generic[LeaseT]):
         holders: tuple[HolderInfo, ...] = (),
     ) -> LeaseT:
         possession = Possession(self, claim, grant.fencing_token, sent, steady)
-        self.gate.here.entrust(claim, self.engine.watchdog.watch(possession))
+        self.engine.watchdog.watch(possession)
+        self.gate.here.entrust(claim, ref(possession))
         self.engine.events.acquired(possession, waited, holders)
         if grant.lost:
             self._seized(claim, grant)  # again: a task of this session may have got it in the same turn

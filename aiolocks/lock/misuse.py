@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
-from collections.abc import Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, ClassVar, Final, Never, final
 
@@ -17,7 +16,7 @@ _RELEASED: Final = "use `async with`, or release() of the lease"
 _FORCED: Final = "use force_release(name) of a session"
 
 # The names that other libraries use for a method, or that are easily taken for it.
-_MEANT: Final = {
+_MEANT_ATTRIBUTES: Final = {
     "break_lock": _FORCED,
     "close": "use aclose()",
     "force_unlock": _FORCED,
@@ -45,7 +44,7 @@ def no_attribute(what: object, name: str, meant: str = "") -> AttributeError:
         meant: What this kind of object says of it; it comes first.
     """
     if not meant and (name != "close" or hasattr(what, "aclose")):
-        meant = _MEANT.get(name, "")
+        meant = _MEANT_ATTRIBUTES.get(name, "")
     wrong = f"{type(what).__name__!r} object has no attribute {name!r}"
     return AttributeError(f"{wrong}: {meant}" if meant else wrong, name=name, obj=what)
 
@@ -88,7 +87,6 @@ class AsyncOnly:
     __slots__ = ()
 
     _elsewhere: ClassVar[str]  # the way to have it in another process
-    _meant: ClassVar[Mapping[str, str]] = {}  # what is meant by attributes that it has not
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -105,7 +103,12 @@ class AsyncOnly:
             raise TypeError(f"{self!r} cannot be pickled or copied: {self._elsewhere}")
 
         def __getattr__(self, name: str) -> Never:
-            raise no_attribute(self, name, self._meant.get(name, ""))
+            raise no_attribute(self, name, self._meant(name))
+
+    @staticmethod
+    def _meant(name: str) -> str:  # noqa: ARG004 - subclasses look at it
+        """What is meant by an attribute that it has not; empty where that is not known."""
+        return ""
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

@@ -1,4 +1,4 @@
-"""The options of a lock, their checks, and the errors for arguments that do not exist."""
+"""The options of a lock, their checks, and the errors for an argument that a function does not have."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, ParamSpec, TypedDict, TypeVar, cast, final
 
+from ..errors import ConfigurationError
 from .clock import dependable, milliseconds
 
 P = ParamSpec("P")
@@ -181,6 +182,8 @@ class Options:
     at_least: float
     grace: float
     cache: float
+    confirm: bool
+    """Whether the exit of a block waits until the server has confirmed the release; with `cache`, it does."""
     at_least_ms: int = field(init=False)
     first_ttl: float = field(init=False)
     """The ttl that an acquire asks for: no more than `max_hold`."""
@@ -198,6 +201,12 @@ class Options:
         check_grace(self.grace, first)
         if self.cache:
             self._check_cache()
+            object.__setattr__(self, "confirm", True)
+        elif not self.confirm and self.replicas:
+            raise ConfigurationError(
+                "confirm=False and replicas= do not go together: a release that the master has not confirmed "
+                "is on no replica; leave one of them out"
+            )
 
     def _check_cache(self) -> None:
         """Refuses options that a lease cannot have if its session keeps it between uses."""
@@ -235,9 +244,21 @@ class Options:
         at_least: object = 0.0,
         grace: object = 0.0,
         cache: object = 0.0,
+        confirm: object = True,
     ) -> Options:
         """The options of these arguments, checked; one that is left out has its default."""
-        given = (ttl, blocking_timeout, auto_renew, max_hold, on_lost, replicas, at_least, grace, cache)
+        given = (
+            ttl,
+            blocking_timeout,
+            auto_renew,
+            max_hold,
+            on_lost,
+            replicas,
+            at_least,
+            grace,
+            cache,
+            confirm,
+        )
         if metadata is None:
             try:
                 return _checked_before(*given)
@@ -257,6 +278,7 @@ def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
     at_least: object,
     grace: object,
     cache: object,
+    confirm: object,
 ) -> Options:
     if ttl is None:
         raise TypeError(
@@ -284,11 +306,17 @@ def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
         at_least=seconds("at_least", at_least),
         grace=seconds("grace", grace),
         cache=seconds("cache", cache),
+        confirm=flag("confirm", confirm),
     )
 
 
 DEFAULTS: Final[dict[str, Any]] = Options.checked.__kwdefaults__ or {}
-"""The default of each option. The signatures of the kinds repeat them, for `help` and editors."""
+"""The default of each option. The signatures of the kinds repeat them, for `help` and editors.
+
+`**options: Unpack[LockOptions]` was tried in the constructors, and is worse for their users. Of the seven
+options that all kinds have, an editor (pyright) then shows no default, and at the name of the class not even
+which they are; as it is, it shows both of all seven.
+"""
 
 
 @functools.lru_cache(maxsize=256, typed=True)
@@ -300,61 +328,147 @@ def _checked_before(*given: object) -> Options:
     return _checked(None, *given)
 
 
+# -- Arguments that a function does not have. It takes them as `**unknown`, and says which argument is meant.
+
 _AT_LEAST: Final = "Lock(..., at_least=...), or that of a FairLock"
 _OF_SESSION: Final = "Session(client, {}=...), given as the client"
 
-# The names that other libraries use for an option, or that are easily taken for it.
-_MEANT: Final = {
-    "at_least": _AT_LEAST,
-    "auto_renew": "Lock(..., auto_renew=...)",
-    "blocking_timeout": "acquire(blocking_timeout=...)",
-    "max_hold": "Lock(..., max_hold=...)",
-    "ttl": "Lock(..., ttl=...), or lease.extend(ttl)",
-    "auto_release_time": "ttl= (how long the lease lasts)",
-    "auto_renewal": "auto_renew=",
-    "backoff": _OF_SESSION.format("backoff"),
-    "blocking": "try_acquire(), or blocking_timeout=0 for one try",
-    "command_timeout": _OF_SESSION.format("command_timeout"),
-    "expire": "ttl= (how long the lease lasts)",
-    "expires": "ttl= (how long the lease lasts)",
-    "ex": "ttl= (how long the lease lasts)",
-    "px": "ttl= (in seconds)",
-    "fence_retention": _OF_SESSION.format("fence_retention"),
-    "key": "name=",
-    "lease": "ttl= (how long the lease lasts)",
-    "lease_time": "ttl= (how long the lease lasts)",
-    "lease_timeout": "ttl= (how long the lease lasts)",
-    "listeners": _OF_SESSION.format("listeners"),
-    "lock_at_least_for": _AT_LEAST,
-    "lock_name": "name=",
-    "lock_timeout": "ttl= (how long the lease lasts)",
-    "prefix": _OF_SESSION.format("prefix"),
-    "redis": "client= (the first argument)",
-    "renew": "auto_renew=",
-    "sleep": "Session(client, backoff=Backoff(...))",
-    "timeout": "ttl= (how long the lease lasts, redis-py's timeout) "
-    "or blocking_timeout= (how long to wait, threading's timeout)",
-    "wait": "blocking_timeout= (how long to wait)",
-    "wait_timeout": "blocking_timeout= (how long to wait)",
-    "wakeup": _OF_SESSION.format("wakeup"),
+_MEANT: Final[dict[str, dict[str, str]]] = {
+    "Lock": {
+        "at_least": _AT_LEAST,
+        "auto_renew": "Lock(..., auto_renew=...)",
+        "blocking_timeout": "acquire(blocking_timeout=...)",
+        "max_hold": "Lock(..., max_hold=...)",
+        "ttl": "Lock(..., ttl=...), or lease.extend(ttl)",
+        "auto_release_time": "ttl= (how long the lease lasts)",
+        "auto_renewal": "auto_renew=",
+        "backoff": _OF_SESSION.format("backoff"),
+        "blocking": "try_acquire(), or blocking_timeout=0 for one try",
+        "command_timeout": _OF_SESSION.format("command_timeout"),
+        "expire": "ttl= (how long the lease lasts)",
+        "expires": "ttl= (how long the lease lasts)",
+        "ex": "ttl= (how long the lease lasts)",
+        "px": "ttl= (in seconds)",
+        "fence_retention": _OF_SESSION.format("fence_retention"),
+        "key": "name=",
+        "lease": "ttl= (how long the lease lasts)",
+        "lease_time": "ttl= (how long the lease lasts)",
+        "lease_timeout": "ttl= (how long the lease lasts)",
+        "listeners": _OF_SESSION.format("listeners"),
+        "lock_at_least_for": _AT_LEAST,
+        "lock_name": "name=",
+        "lock_timeout": "ttl= (how long the lease lasts)",
+        "prefix": _OF_SESSION.format("prefix"),
+        "redis": "client= (the first argument)",
+        "renew": "auto_renew=",
+        "sleep": "Session(client, backoff=Backoff(...))",
+        "timeout": "ttl= (how long the lease lasts, redis-py's timeout) "
+        "or blocking_timeout= (how long to wait, threading's timeout)",
+        "wait": "blocking_timeout= (how long to wait)",
+        "wait_timeout": "blocking_timeout= (how long to wait)",
+        "wakeup": _OF_SESSION.format("wakeup"),
+    },
+    "Combiner": {
+        "batch_size": "most= (how many items a batch has at most)",
+        "max_batch": "most= (how many items a batch has at most)",
+        "limit": "most= (how many items a batch has at most) or most_waiting= (how many wait at most)",
+        "maxsize": "most_waiting= (how many wait at most)",
+        "delay": "window= (seconds for which it collects before a run)",
+        "debounce": "window= and within= (each item begins the window anew, at most within in all)",
+        "retries": "retry= (how many more attempts)",
+        "blocking_timeout": "asyncio.timeout() around submit(): the item stays left",
+    },
+    "Latch": {
+        **dict.fromkeys(("parties", "n", "value"), "count= (how many steps)"),
+        **dict.fromkeys(("ex", "expire", "expires", "px"), "ttl= (how long it lasts after its last use)"),
+    },
+    "RateLimit": {
+        **dict.fromkeys(("rate", "max_rate", "times", "amount", "max_calls", "calls"), "limit= (how many)"),
+        **dict.fromkeys(
+            ("period", "time_period", "seconds", "interval", "rate_interval", "window", "ttl"),
+            "per= (in how many seconds)",
+        ),
+        "capacity": "burst= (how many at once)",
+    },
+    "Schedule": {
+        **dict.fromkeys(("interval", "seconds", "period"), "every= (seconds between two ticks)"),
+        **dict.fromkeys(("crontab", "expression", "expr"), "cron= (a cron expression)"),
+        **dict.fromkeys(("timezone", "zone"), "tz= (the time zone of the cron expression)"),
+        **dict.fromkeys(("timeout", "max_hold", "lock_at_most_for"), "at_most= (how long a run may take)"),
+        **dict.fromkeys(
+            ("at_least", "lock_at_least_for"), "nothing: a tick that was claimed is never run again"
+        ),
+        **dict.fromkeys(("coalesce", "misfire_grace_time"), "misfire= ('latest', 'skip' or 'all')"),
+        **dict.fromkeys(("max_instances",), "overlap= ('skip', 'queue' or 'allow')"),
+        **dict.fromkeys(("retries", "max_retries"), "redo= (how often a run that was lost is run again)"),
+    },
+    "Session": {
+        "db": "a client with db=",
+        "key_prefix": "prefix=",
+        "namespace": "prefix=",
+        "retry": "backoff=",
+        "socket_timeout": "command_timeout=",
+        "timeout": "command_timeout=",
+        "ttl": "Lock(session, name, ttl=...)",
+        "url": "Session.from_url(url)",
+        **dict.fromkeys(("host", "password", "port", "ssl", "username"), "a client with it"),
+    },
+    "SingleFlight": {
+        "blocking_timeout": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
+        "cache": "keep= (how long a value is kept)",
+        "cache_ttl": "keep= (how long a value is kept)",
+        "beta": "early= (how far ahead of its end a value is made again)",
+        "ex": "keep= (how long a value is kept)",
+        "expire": "keep= (how long a value is kept)",
+        "key": "do(key, fn): one SingleFlight serves any number of keys",
+        "lease": "ttl= (how long a runner that died holds up the others)",
+        "max_age": "keep= (how long a value is kept)",
+        "max_stale": "stale= (how long a value is given while it is made again)",
+        "name": "do(key, fn): one SingleFlight serves any number of keys",
+        "prefix": "Session(client, prefix=...)",
+        "stale_while_revalidate": "stale= (how long a value is given while it is made again)",
+        "timeout": "ttl= (how long a runner that died holds up the others), or asyncio.timeout() around do()",
+        "wait": "do(key, fn, blocking_timeout=...), or asyncio.timeout() around do()",
+    },
+    "Turnstile": dict.fromkeys(
+        ("ex", "expire", "expires", "lease", "px", "timeout", "ttl"), "window= (how long a window lasts)"
+    ),
+    "UniqueJob": {
+        "blocking_timeout": "asyncio.timeout() around run() or perform(), or run(waiting=0)",
+        "concurrency": "limit= (how many may run at once)",
+        "lock_name": "key=",
+        "name": "key=",
+        "on_conflict": "enqueue(mode, on_conflict=...)",
+        "value": "limit= (how many may run at once)",
+        "timeout": "ttl= (how long the lease lasts), or asyncio.timeout() around run() or perform()",
+        "waiting": "run(waiting=...)",
+    },
+    "sync.Session": {
+        "grace": "lease.remaining(): a thread cannot be cancelled ahead of the end of its lease",
+    },
 }
+"""What is meant by an argument that a class does not have, by the name of the class.
+
+The arguments are those of other libraries, and mistakes that are easily made. What `Lock` says counts for
+each class, after its own."""
 _NEEDLESS: Final = {
     "thread_local": "every acquisition has a lease of its own",
     "token": "every lease makes its own; hand a lease over with detach() and adopt()",
 }
 
 
-def explains(what: str, meanings: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def explains(what: str, of: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a function with required arguments: an error for another name says which one is meant.
 
-    Python itself would only say which arguments are missing.
+    Python itself would only say which arguments are missing. `what` and `of` are those of `reject_unknown`.
     """
+    meanings = _MEANT[of or what]
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def explained(*args: P.args, **kwargs: P.kwargs) -> R:
             if wrong := {name: kwargs[name] for name in kwargs if name in meanings}:
-                reject_unknown(what, wrong, meanings)
+                reject_unknown(what, wrong, of)
             return function(*args, **kwargs)
 
         return explained
@@ -365,7 +479,7 @@ def explains(what: str, meanings: Mapping[str, str]) -> Callable[[Callable[P, R]
 def reject_unknown(
     what: str,
     unknown: Mapping[str, object],
-    meanings: Mapping[str, str] = _MEANT,
+    of: str = "",
     *,
     positional: tuple[object, ...] = (),
 ) -> None:
@@ -374,17 +488,20 @@ def reject_unknown(
     Args:
         what: Name of the function, for messages.
         unknown: Keyword arguments.
-        meanings: The right form for each of them; these come first.
+        of: The class whose names are meant; by default that of this name.
         positional: Positional arguments, probably meant as the time to wait.
     """
+    if not unknown and not positional:
+        return
+    common, meanings = _MEANT["Lock"], _MEANT.get(of or what, {})
     if positional:
         given = positional[-1]
         form = f"{what.removeprefix('try_')[:-1]}blocking_timeout={given!r:.40})"
-        right = _MEANT["blocking"] if isinstance(given, bool) else form
+        right = common["blocking"] if isinstance(given, bool) else form
         raise TypeError(f"{what} takes no positional argument for the time to wait; did you mean {right}?")
     for name in unknown:
         wrong = f"{what} has no argument {name!r}"
-        if (meant := meanings.get(name) or _MEANT.get(name)) is not None:
+        if (meant := meanings.get(name) or common.get(name)) is not None:
             raise TypeError(f"{wrong}; did you mean {meant}?")
         if name in _NEEDLESS:
             raise TypeError(f"{wrong} and needs none: {_NEEDLESS[name]}")
@@ -394,7 +511,7 @@ def reject_unknown(
         own = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]} - {"self"}
         if "unknown" not in code.co_varnames:  # then it has `**options`, of a lock
             own |= LockOptions.__annotations__.keys()
-        alike = _alike(name, own, {**_MEANT, **meanings})
+        alike = _alike(name, own, {**common, **meanings})
         raise TypeError(f"{wrong}; did you mean {alike}?" if alike else wrong)
 
 
@@ -416,6 +533,7 @@ class LockOptions(TypedDict, total=False):
     on_lost: OnLost
     metadata: Metadata | None
     grace: Seconds
+    confirm: bool
 
 
 def not_for_locks(options: Mapping[str, object]) -> dict[str, object]:

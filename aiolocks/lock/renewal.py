@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
 from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore, several
-from .clock import milliseconds
-from .lease import NEVER
+from .clock import NEVER, dependable, milliseconds
 from .process import current_pid
 
 if TYPE_CHECKING:
     from ..transport import Script
     from .context import Context
     from .events import Events
-    from .lease import Claim, Possession, Term
-    from .queue import Gate
+    from .lease import Binding, Claim, Possession
+    from .options import Options
     from .resumption import Resumption
 
 
@@ -88,57 +87,262 @@ class Renewal:
             self._watch.not_told(self._possession, fault)
 
 
-class Watch(weakref.ref["Possession"]):
-    """The watchdog's weak hold on a possession, from the grant until it ends or is let go of.
+_RENEWALS_PER_TTL: Final = 3
+_GRID: Final = 32
+"""Renewals fall on a grid of ttl / 32, so that the renewals of many leases leave in one write."""
+_MARGIN: Final = 0.05
+"""Seconds before its end, at least, at which the event loop must have run."""
+_SHARE: Final = 0.05
+"""The same as a share of the ttl."""
+_TOGETHER: Final = 0.01
+"""Seconds in which first questions are gathered, so that they leave in one write."""
+_RETRY: Final = 0.02
+"""Seconds before a failed renewal is tried again; doubled each time, up to ttl / 12."""
+_SUSPENDED: Final = 0.05
+"""Seconds by which the loop's clock may fall behind the one that goes on while the machine is suspended: more
+are a suspension."""
+_PATIENCE: Final = 1.0
+"""Seconds after which a renewal that was not answered leaves the lease in doubt; less for a short ttl."""
 
-    A possession to which no code refers any more is collected, and its renewals end: so the caller of a
-    method gives the possession. The watch has a copy of the parts that are needed after that.
+
+@final
+class Watch:
+    """Until when the server has a lease, and the requests that say so: from its grant to its end.
+
+    It has a weak hold on the possession. A possession to which no code refers any more is collected, and its
+    renewals end: so the caller of a method gives the possession.
 
     Invariants:
+    - `deadline` is never later than the end of the lease on the server, if both clocks run alike;
     - at most one request is under way, alone or in a convoy, and none once the watch has ended;
     - the watch is armed for `watched`, or was since its last request was answered.
 
+    Args:
+        sent: When the granted request was sent: right before that, not when its reply came.
+        ahead: Seconds by which the loop's clock is behind the one that goes on while the machine is
+            suspended, as of then.
+
     Attributes:
-        turn: The entry of the watchdog's heap that counts.
-        guarded: Its term, if the guard looks after it.
+        deadline: Loop time until which its holder may rely on it.
+        doubted: Its last renewal has had no answer yet, or an error for an answer.
+        guarded: The guard looks after it.
+        label, name: Of its lock, as messages call it.
         renewal: The request that is under way; also a question whether it is held.
+        renewal_due: Loop time of the next one.
+        span: Seconds that were asked for last.
+        stopping: The body was told to stop.
+        ttl: Seconds that each renewal asks for.
+        turn: The entry of the watchdog's heap that counts.
         watched: Its keys, once the server was asked to tell of them.
     """
 
-    __slots__ = (
-        "_changed",
-        "claim",
-        "gate",
-        "guarded",
-        "label",
-        "name",
-        "renewal",
-        "turn",
-        "watchdog",
-        "watched",
-    )
-
+    # Most leases never change these values: so the class has them, and not each lease.
+    _changed = False  # it must be asked for, as the server has told of a change
+    _end = NEVER  # when it ends whatever renewals could do
+    _of: weakref.ref[Possession] | None = None  # until it ends
+    _retries = 0
     alone = False  # see `Tracked`
+    at_limit = False  # the server's ttl reaches to the end of max_hold
+    doubted = False
+    guarded = False
+    renewal: Renewal | Convoy | None = None
+    stopping = False
+    turn = 0
+    watched: tuple[bytes, ...] = ()
     claim: Claim
-    gate: Gate
+    deadline: float
     label: str
-    name: str
-    guarded: Term | None
-    renewal: Renewal | Convoy | None
-    turn: int
+    renewal_due: float
+    target: Binding[Any]
     watchdog: Watchdog
-    watched: tuple[bytes, ...]
-    _changed: bool  # it must be asked for, as the server has told of a change
+
+    def __init__(self, options: Options, sent: float, ahead: float) -> None:
+        self.options = options
+        self.grace = options.grace
+        self.ahead = ahead
+        self.ttl = self.span = ttl = options.ttl
+        if options.max_hold is None and options.auto_renew:  # as `holds_from`
+            self.deadline = sent + options.dependable
+            grid = ttl / _GRID
+            self.renewal_due = (sent + ttl / _RENEWALS_PER_TTL) // grid * grid
+            return
+        if options.max_hold is not None:
+            self._end = sent + options.max_hold
+            self.span = self.ttl_at(sent)
+        self.holds_from(sent, ahead)
+
+    def __call__(self) -> Possession | None:
+        """Its possession; None: it has ended, or no code refers to the possession any more."""
+        return None if self._of is None else self._of()
+
+    def lies_idle(self) -> None:
+        """After its end: another possession may have it."""
+        self._changed = self.guarded = False
+        self.watched = ()
+
+    def _collected(self, _: object) -> None:
+        self.watchdog.collected(self)
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    # -- until when: arithmetic, and nothing else
+
+    @property
+    def limited(self) -> bool:
+        """Whether the ttl to ask for depends on when."""
+        return self._end < NEVER
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it does not end by itself."""
+        return self.options.auto_renew and not self.limited
+
+    @property
+    def renews(self) -> bool:
+        """Whether a renewal moves its end."""
+        return self.options.auto_renew and not self.at_limit
+
+    def moment(self, now: float, steady: float) -> float:
+        """Loop time, had the loop's clock gone on while the machine was suspended.
+
+        Args:
+            now: The time of the loop's clock.
+            steady: The time of the other one.
+        """
+        steady -= self.ahead
+        return steady if steady > now else now  # noqa: FURB136 - asked often, and `max` takes longer
+
+    def ask_by(self, moment: float) -> None:
+        """The server must be asked by then: together with other leases of about the same time."""
+        self.renewal_due = min(self.renewal_due, (moment // _TOGETHER + 1) * _TOGETHER)
+
+    def ask_at(self, moment: float) -> None:
+        """The server must be asked then."""
+        self.renewal_due = moment
+
+    @property
+    def next_end(self) -> float:
+        """When the body is to stop, as things stand; once it was told so, when the lease ends."""
+        return self.deadline if self.stopping else self.deadline - self.grace
+
+    @property
+    def due(self) -> float:
+        """When there is something to do next."""
+        end = self.deadline if self.stopping else self.deadline - self.grace
+        return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
+
+    @property
+    def margin(self) -> float:
+        """Seconds before the end at which the event loop must have run."""
+        return min(max(_MARGIN, _SHARE * self.span), self.span / 4)
+
+    def ttl_at(self, sent: float) -> float:
+        """The ttl to ask for at that time: never past `max_hold`."""
+        if self._end == NEVER:
+            return self.ttl
+        return max(0.001, min(self.ttl, self._end - sent))
+
+    def asks(self, now: float) -> float:
+        """The ttl that a request of that time asks for."""
+        self.span = ttl = self.ttl_at(now)
+        return ttl
+
+    def next_look(self, asked: float) -> float:
+        """When to look again at a renewal that was sent then, unless it is answered before."""
+        return min(asked + min(_PATIENCE, self.ttl / 6), self.next_end)
+
+    def holds_from(self, sent: float, ahead: float) -> None:
+        """The server has it for the ttl that was asked for last, counted from before the request was sent.
+
+        Args:
+            sent: Loop time right before that.
+            ahead: As for a new one.
+        """
+        if self.doubted or self._retries:
+            self.doubted = False
+            self._retries = 0
+        self.ahead = ahead
+        end = sent + dependable(self.span)
+        if self._end == NEVER:
+            self.deadline = end
+        else:
+            self.deadline = min(end, self._end)
+            self.at_limit = sent + self.span >= self._end - 0.001
+        if self.at_limit or not self.options.auto_renew:
+            self.renewal_due = NEVER
+        else:
+            grid = self.ttl / _GRID
+            self.renewal_due = (sent + self.ttl / _RENEWALS_PER_TTL) // grid * grid
+
+    def holds_as(self, other: Watch) -> None:
+        """As `holds_from`, at the moment of the other one, of the same ttl; neither has a `max_hold`."""
+        self.doubted = False
+        self.ahead = other.ahead
+        self._retries = 0
+        self.deadline = other.deadline
+        self.renewal_due = other.renewal_due
+        self.span = other.span
+
+    def try_again_soon(self, now: float) -> None:
+        """A renewal failed: soon again, at first."""
+        self.renewal_due = now + min(_RETRY * 2**self._retries, self.ttl / 12)
+        self._retries = min(self._retries + 1, 16)
+
+    def change(self, now: float, ttl: float) -> None:
+        """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
+        self.ttl = ttl
+        self.span = self.ttl_at(now)
+        self.deadline = min(self.deadline, now + dependable(self.span))
+        self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
+        if self.options.auto_renew and not self.at_limit:
+            self.renewal_due = min(self.renewal_due, now + ttl / _RENEWALS_PER_TTL)
+
+    def move(self, seconds: float) -> None:
+        """The loop's clock did not count that many seconds."""
+        self.ahead += seconds
+        self._end -= seconds
+        self.deadline -= seconds
+        self.renewal_due -= seconds
+
+    def why_grace(self, left: float) -> str:
+        """The reason why the body must stop, with `left` seconds left."""
+        if self.at_limit:
+            why = "max_hold passes"
+        elif self.options.auto_renew:
+            why = "its last renewal was not confirmed, and its ttl passes"
+        else:
+            why = "auto_renew is off, and its ttl passes"
+        return f"`grace` began: {why} in {left:.3f} s"
+
+    def why_over(self, *, stalled: float, suspended: float = 0.0) -> str:
+        """The reason when the deadline has passed.
+
+        Args:
+            stalled: Seconds in which the event loop did not run.
+            suspended: Seconds in which the machine did not; it takes some to count.
+        """
+        if self.at_limit:
+            return "max_hold has passed"
+        if not self.options.auto_renew:
+            return "its ttl passed, and auto_renew is off"
+        if suspended > _SUSPENDED:
+            return f"the machine was suspended for {suspended:.1f} s"
+        if stalled:
+            return f"the event loop did not run for {stalled:.1f} s or more"
+        return "its ttl passed without a confirmed renewal"
+
+    # -- what the watchdog does
 
     def end(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
         if self.watched:
             self.watchdog.tracked.disarm(self, self.watched)
+        self._of = None
         self.watchdog.forget(self)
         if self.renewal is not None:
             self.drop_renewal()
-
-    # -- the watchdog
 
     def tend(self, possession: Possession, now: float, steady: float) -> float:
         """Does what is due, and says when to look again.
@@ -150,49 +354,48 @@ class Watch(weakref.ref["Possession"]):
             now: The time of the loop's clock.
             steady: The time of the clock that goes on while the machine is suspended.
         """
-        term = possession.term
-        moment = term.moment(now, steady)
-        if moment >= term.deadline:
+        moment = self.moment(now, steady)
+        if moment >= self.deadline:
             possession.lose(possession.why_over())
             return NEVER
-        if moment >= term.next_end:
-            possession.begin_grace(term.deadline - moment)
+        if moment >= self.next_end:
+            possession.begin_grace(self.deadline - moment)
         if self.renewal is not None:
-            if term.renews:
+            if self.renews:
                 possession.doubt("its renewal was not answered yet")
-            return term.next_end
-        if now < term.renewal_due:
-            return term.due
+            return self.next_end
+        if now < self.renewal_due:
+            return self.due
         convoys = self.watchdog.convoys
-        if not term.renews:  # it ends by itself, and may be lost before that
-            term.ask_at(NEVER)
+        if not self.renews:  # it ends by itself, and may be lost before that
+            self.ask_at(NEVER)
             self._ask_owned(possession, hears=convoys.hears)
-        elif not (self._changed or term.limited) and convoys.take(possession):
+        elif not (self._changed or self.limited) and convoys.take(possession):
             return NEVER
         else:
             self.renew_alone(possession, self.renewal_now(possession, hears=convoys.hears))
-        return term.next_look(now)
+        return self.next_look(now)
 
     def count_suspension(self, possession: Possession) -> None:
         """The machine was suspended, so the lease is lost, or has that much less time."""
-        now, term = possession.engine.now(), possession.term
-        moment = term.moment(now, clocks.steady())
-        if moment >= term.deadline:
+        now = possession.engine.now()
+        moment = self.moment(now, clocks.steady())
+        if moment >= self.deadline:
             possession.lose(possession.why_over())
         else:
-            term.move(moment - now)
+            self.move(moment - now)
             self.watchdog.watch(possession)
 
     # -- asking
 
     def renewal_now(self, possession: Possession, *, hears: bool) -> Request[Kept]:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
-        ttl = possession.term.asks(possession.engine.now())
+        ttl = self.asks(possession.engine.now())
         return self.claim.renew(milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed)
 
     def remade(self, possession: Possession) -> Callable[[], Request[Kept]] | None:
         """Makes it when it is written: its ttl must not reach past `max_hold`, however long it has waited."""
-        return functools.partial(self._renewal_then, possession) if possession.term.limited else None
+        return functools.partial(self._renewal_then, possession) if self.limited else None
 
     def _renewal_then(self, possession: Possession) -> Request[Kept]:
         return self.renewal_now(possession, hears=possession.engine.hears)
@@ -231,7 +434,7 @@ class Watch(weakref.ref["Possession"]):
             return  # it has ended
         self.drop_renewal()  # it may have been answered before the change
         self._changed = changed
-        possession.term.ask_at(possession.engine.now())
+        self.ask_at(possession.engine.now())
         self.watchdog.watch(possession)
 
     def listen_again(self, possession: Possession) -> None:
@@ -254,7 +457,7 @@ class Watch(weakref.ref["Possession"]):
     def confirmed(self, possession: Possession, call: Request[Any]) -> None:
         """The server has it, by the renewal that was made last."""
         sent, ahead = possession.engine.timed(call.sent, call.sent_steady)
-        possession.term.confirmed(sent, ahead=ahead)
+        self.holds_from(sent, ahead)
         self.owned(possession, call)
 
     def owned(self, possession: Possession, call: Request[Any]) -> None:
@@ -274,7 +477,7 @@ class Watch(weakref.ref["Possession"]):
         """An error is not a loss: until the deadline it tries again, soon at first."""
         if not fault.foreign:
             possession.doubt(str(fault.error))
-            possession.term.retry(possession.engine.now())
+            self.try_again_soon(possession.engine.now())
         self.not_told(possession, fault)
 
     def not_told(self, possession: Possession, fault: Fault) -> None:
@@ -496,9 +699,9 @@ class Convoy:
                 possession.taken_away(reply)
                 continue
             if renewed:
-                possession.term.confirmed_with(renewed[0].term)
+                watch.holds_as(renewed[0].term)
             else:
-                possession.term.confirmed(sent, ahead=ahead)
+                watch.holds_from(sent, ahead)
             watched = self._renewals[number].watched if self._renewals else watch.watched
             watch.arm(watched if hears else ())
             renewed.append(possession)
@@ -716,21 +919,16 @@ class Watchdog:
         """Looks after it from now on, or looks again at when it is due."""
         watch: Watch | None = possession.watch
         if watch is None:
-            watch = possession.watch = Watch(possession, _collected)  # a method would be one more object each
-            # A constructor of Python's own would take longer.
-            watch.watchdog = self
+            watch = possession.watch = possession.term
+            watch._of = weakref.ref(possession, watch._collected)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
             watch.claim = possession.claim
-            watch.gate = possession.gate
             watch.label = possession.label
-            watch.name = possession.name
-            watch.guarded = watch.renewal = None
-            watch.watched = ()
-            watch._changed = False  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
+            watch.target = possession.target
+            watch.watchdog = self
             self.watches.add(watch)
         self._turn = watch.turn = turn = self._turn + 1
-        term = possession.term  # as `Term.due`, and `_enter`
-        due = term.deadline if term.stopping else term.deadline - term.grace
-        due = min(term.renewal_due, due)
+        due = watch.deadline if watch.stopping else watch.deadline - watch.grace  # as `due`, and `_enter`
+        due = min(watch.renewal_due, due)
         heapq.heappush(self._heap, (due, turn, watch))
         self._entered += 1
         if due < self._timer_at:
@@ -763,7 +961,7 @@ class Watchdog:
     def _abandon(self, watch: Watch) -> None:
         if watch in self.watches:
             self.forget(watch)
-            watch.gate.holder_vanished(watch.claim)
+            watch.target.gate.holder_vanished(watch.claim)
             self._events.abandoned(watch.label.lower(), watch.name, context=watch.claim.context)
 
     def watch_all(
@@ -888,8 +1086,3 @@ class Watchdog:
 
 def _watches_of(entry: Watch | list[Watch]) -> Sequence[Watch]:
     return entry if isinstance(entry, list) else (entry,)
-
-
-def _collected(watch: weakref.ref[Possession]) -> None:
-    assert isinstance(watch, Watch)
-    watch.watchdog.collected(watch)

@@ -28,6 +28,7 @@ from ..transport import (
     place,
 )
 from ..transport import Protocol as RespVersion
+from ..transport.commands.family import kinds
 from . import mixed_prefixes
 from .backoff import Backoff
 from .context import Context, GuardMode, OnDeadlock, Search, SessionOptions, Settings, Wakeup
@@ -59,28 +60,6 @@ if TYPE_CHECKING:
 
 
 # -- The client that a session makes for itself, and closes.
-
-
-_MEANT: Final = {
-    "db": "a client with db=",
-    "key_prefix": "prefix=",
-    "namespace": "prefix=",
-    "retry": "backoff=",
-    "socket_timeout": "command_timeout=",
-    "timeout": "command_timeout=",
-    "ttl": "Lock(session, name, ttl=...)",
-    "url": "Session.from_url(url)",
-    **dict.fromkeys(("host", "password", "port", "ssl", "username"), "a client with it"),
-}
-# That is how an `aiolocks.sync.Session` makes them.
-_KINDS: Final = {
-    kind.lower(): f"write {kind}(session, …), or make an aiolocks.sync.Session for threads"
-    for kind in (
-        *("Combiner", "FairLock", "FencedRegister", "Latch", "Leadership", "Limits", "Lock", "MultiLock"),
-        *("RWLock", "RangeLock", "RateLimit", "ReentrantLock", "Schedule", "Semaphore", "SingleFlight"),
-        *("Turnstile", "UniqueJob"),
-    )
-} | {"redlock": "write Redlock([client, …], name), of independent masters"}
 
 
 @final
@@ -264,7 +243,16 @@ class Session(AsyncOnly):
     """
 
     _elsewhere = "tasks can share it; in another process, make one with a client of that process"
-    _meant = _KINDS
+
+    @staticmethod
+    def _meant(name: str) -> str:
+        # An `aiolocks.sync.Session` makes kinds in this way, and has a method for each.
+        kind = next((kind for kind in kinds().values() if kind.title.lower() == name), None)
+        if kind is None or kind.made_by:
+            return ""
+        if name == "redlock":
+            return "write Redlock([client, …], name), of independent masters"
+        return f"write {kind.title}(session, …), or make an aiolocks.sync.Session for threads"
 
     def __init__(
         self,
@@ -284,7 +272,7 @@ class Session(AsyncOnly):
         listeners: Iterable[object] = (),
         **unknown: Never,
     ) -> None:
-        reject_unknown("Session", unknown, _MEANT)
+        reject_unknown("Session", unknown)
         given: Any = client
         own = given if isinstance(given, OwnClient) else None
         if own is None:

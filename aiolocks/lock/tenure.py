@@ -40,11 +40,13 @@ import math
 from collections.abc import Iterable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from weakref import ref
 
 from .._tasks import empty_context
 from ..transport import Granted, Kept, KeptSteps, Released, Request, clocks, locks_release, slot_of
-from .lease import RELEASED, Binding, Claim, End, Possession, Releasing, Term
+from .lease import RELEASED, Binding, Claim, End, Possession, Releasing
 from .process import current_pid
+from .renewal import Watch
 from .waiter import Attempt, FirstAsk, Waiter
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from .lease import Lease
     from .options import Options
     from .queue import Gate
-    from .renewal import Tracked, Watch
+    from .renewal import Tracked
 
 
 log = logging.getLogger("aiolocks.session")
@@ -320,14 +322,13 @@ class Tenure:
         hits: The holders after the first.
         idle_until: Loop time at which it ends if no task uses it.
         keeps: It may serve another holder, for all that is known.
-        term: Its deadline and its renewals, whoever holds it.
+        term: Its deadline and its renewals, whoever holds it; from the grant on.
     """
 
     __slots__ = (
         "_last",
         "_margin",
         "_options",
-        "_watch",
         "claim",
         "early",
         "engine",
@@ -348,8 +349,7 @@ class Tenure:
     alone = True
     """It speaks for its key: see `renewal.Tracked`."""
 
-    _watch: Watch | None
-    term: Term
+    term: Watch
 
     def __init__(self, target: Binding[Any], claim: KeptClaim, habit: Habit) -> None:
         options = target.options
@@ -371,7 +371,6 @@ class Tenure:
         # A third of its ttl stays at least, as of a lease that is due for renewal.
         self._margin = max(options.ttl / 3, options.grace + options.ttl / 10)
         self.early = options.cache / 8
-        self._watch = None
         self.gate.kept = self
         self.engine.kept.live[self.name] = self
 
@@ -425,10 +424,9 @@ class Tenure:
 
     def _answer(self) -> None:
         """Tells the session that asks that a task is inside, and finds out if the lease was lost."""
-        watch = self._watch
-        possession = None if watch is None else watch()
-        if watch is not None and possession is not None:
-            watch.ask_now(possession)
+        possession = self.term()
+        if possession is not None:
+            self.term.ask_now(possession)
 
     # -- its holders
 
@@ -441,17 +439,14 @@ class Tenure:
         self._last = claim.first + self.numbers - 1
         sent, ahead = self.engine.timed(grant.sent, grant.sent_steady)
         self.granted_at = sent
-        self.term = Term(
-            sent, ttl=options.ttl, max_hold=None, auto_renew=True, grace=options.grace, ahead=ahead
-        )
+        self.term = Watch(options, sent, ahead)
         self.state = TenureState.USED
         if not self.engine.hears:
             self.keeps = False
         return CachedPossession(target, self, sent, hit=False)
 
-    def watched(self, watch: Watch) -> None:
-        """Its holder's watch. If it was asked for meanwhile, this is the moment to answer."""
-        self._watch = watch
+    def watched(self) -> None:
+        """Its holder is looked after. If it was asked for meanwhile, this is the moment to answer."""
         if not self.keeps:
             self._answer()
 
@@ -489,8 +484,8 @@ class Tenure:
         kept.run += 1
         kept.counters.cache_hits += 1
         possession = CachedPossession(target, self, engine.now(), hit=True)
-        watch = self._watch = engine.watchdog.watch(possession)
-        self.gate.here.entrust(claim, watch)
+        engine.watchdog.watch(possession)
+        self.gate.here.entrust(claim, ref(possession))
         return possession
 
     def handed(self) -> Granted:
@@ -519,7 +514,6 @@ class Tenure:
             return False
         possession.passed_on(now)
         gate.here.remove(self.claim)
-        self._watch = None
         if following is not None:
             following.given(self.handed(), self.claim)
             return True
@@ -567,7 +561,6 @@ class Tenure:
             gate.kept = None
         if engine.kept.live.get(self.name) is self:
             del engine.kept.live[self.name]
-        self._watch = None
 
     def __repr__(self) -> str:
         return f"<Tenure {self.state.name} keeps={self.keeps} hits={self.hits}>"
@@ -616,6 +609,7 @@ class CachedPossession(NotedPossession):
         self.habit = tenure.habit
         self.label = target.label
         self.name = target.name
+        self.target = target
         self.tenure = tenure
         self.term = tenure.term
 
@@ -642,9 +636,8 @@ class CachedPossession(NotedPossession):
         self.end = RELEASED
         if self._over is not None:
             self._over.set()
-        watch: Any = self.watch
-        self.watch = None
-        watch.end()
+        self.leave_watch()
+        self.term.lies_idle()
         self.engine.events.released(self, now - self.granted_at)
         self.claim.context = None
 
@@ -780,10 +773,10 @@ class KeptBinding(Binding[LeaseT]):
     def _leased(
         self, possession: Possession, answer: Granted, waited: float, holders: tuple[HolderInfo, ...]
     ) -> LeaseT:
-        watch = self.engine.watchdog.watch(possession)
-        self.gate.here.entrust(possession.claim, watch)
+        self.engine.watchdog.watch(possession)
+        self.gate.here.entrust(possession.claim, ref(possession))
         if isinstance(possession, CachedPossession):
-            possession.tenure.watched(watch)
+            possession.tenure.watched()
         self.engine.events.acquired(possession, waited, holders)
         return self._lease_type(self, possession, answer)
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from .. import Session as AsyncSession
 from ..lock.context import SessionOptions
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from ..lock.leaving import Release
 
 T = TypeVar("T")
-
-MEANT: Final = {
-    "grace": "lease.remaining(): a thread cannot be cancelled ahead of the end of its lease",
-}
 
 
 class BaseSession(SyncOnly):

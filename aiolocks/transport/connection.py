@@ -289,6 +289,12 @@ class Multiplexed(asyncio.Protocol):
         call.done = True
         return call.written or call.unconfirmed
 
+    def flush(self) -> None:
+        if self._fallback is not None:
+            self._fallback.flush()
+        elif self._ready and self._queue:
+            self._flush()
+
     def _flush(self) -> None:
         self._flush_due = False
         if self._second_of is not None:

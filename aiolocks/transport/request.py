@@ -584,6 +584,10 @@ class Transport(Protocol):
         """
         ...
 
+    def flush(self) -> None:
+        """Writes now what `corked` has left, where there is a connection to write to."""
+        ...
+
     def prove(self, proof: Proof) -> None:
         """Finds out whether replicas have what was granted over this transport."""
         ...

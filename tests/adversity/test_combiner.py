@@ -783,6 +783,27 @@ async def test_a_run_that_is_cut_off_since_it_blocks_is_an_attempt_and_fails(
     assert await combiner.submit("next", done.each) == "next!"
 
 
+@pytest.mark.parametrize("retry", only([0, 1], 0))
+async def test_a_run_that_turns_its_cancellation_into_an_error_is_an_attempt_too(
+    session: Session, retry: int
+) -> None:
+    """It was repeated for ever, as the first attempt."""
+    done = Runs()
+    block = blocking_for(0.5, done, then=1)
+
+    async def work(batch: Batch) -> None:
+        try:
+            await block(batch)
+        except asyncio.CancelledError as error:
+            raise OSError("interrupted") from error
+
+    combiner = Combiner(session, "a", ttl=0.2, retry=retry)
+    async with asyncio.timeout(10):
+        with pytest.raises(RuntimeError, match=r"kept the event loop for .*to_thread"):
+            await combiner.submit("item", work)
+    assert done.attempts == [1, 2]
+
+
 @pytest.mark.more  # as a run that is cut off
 async def test_a_run_that_blocks_while_another_begins_is_an_attempt_too(
     workers: Workers, server: Server

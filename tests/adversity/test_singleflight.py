@@ -418,6 +418,26 @@ async def test_what_can_be_no_value_is_an_error_for_all(start: Start, kind: str)
     assert remote.value.message == str(caught.value)
 
 
+class AbortedError(BaseException):
+    """No `Exception`, as what test frameworks end a test with."""
+
+
+@TRACKING
+async def test_an_error_that_is_no_exception_ends_the_run_as_each_other_does(start: Start) -> None:
+    """It left the run without a result: each waiting session called its function in turn."""
+    here, there = start(), start()
+    work = Work(AbortedError("over"))
+    call = begin(SingleFlight(here).do("k", work))
+    await running(work, here)
+    waiting = await joined(there, SingleFlight(there), "k", work)
+    work.end.set()
+    with pytest.raises(AbortedError):
+        await asyncio.wait_for(call, AT_ONCE)
+    with pytest.raises(RemoteCallError, match="AbortedError: over"):
+        await asyncio.wait_for(waiting, AT_ONCE)
+    assert work.begun == 1
+
+
 # -- who goes away -------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -29,9 +28,7 @@ if hasattr(utils, "get_lib_version"):
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """In a process of xdist: spare the time that each test and each module would wait for the others.
-
-    pytest-rerunfailures writes twice, then reads: with Nagle's algorithm each test would take 40 ms more.
+    """In a process of xdist: spare the time that each module would wait for the others.
 
     The processes collect the same modules in the same order, and would all compile the same one at the same
     time. So each begins with modules of its own, and finds the others compiled.
@@ -39,8 +36,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
         return
-    if (counts := getattr(session.config, "failures_db", None)) is not None:
-        counts.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     folders = [session.config.invocation_params.dir / argument for argument in session.config.args]
     modules = sorted(path for folder in folders for path in folder.resolve().rglob("test_*.py"))
     for path in modules[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from aiolocks import Lock, Session
-from aiolocks.lock import guard
+from aiolocks.lock import guard, renewal
 from aiolocks.lock.guard import Ward
-from aiolocks.lock.lease import Term
+from aiolocks.lock.options import Options
 from tests.unit.fakes import generous
 
 
@@ -41,16 +41,13 @@ class Loop:
         return self.closed
 
 
-class Watch:
+def Watch(name: str, ttl: float, max_hold: float | None = None) -> Any:  # noqa: N802 - as the class
     """Of a lease that was granted at 0."""
-
-    label = "Lock"
-
-    def __init__(self, name: str, ttl: float, max_hold: float | None = None) -> None:
-        self.name = name
-        self.claim = SimpleNamespace(context=copy_context())
-        self.guarded: Term | None = None
-        self.term = Term(0.0, ttl=ttl, max_hold=max_hold, auto_renew=True)
+    watch: Any = renewal.Watch(Options.checked(ttl=ttl, max_hold=max_hold), 0.0, 0.0)
+    watch.label = "Lock"
+    watch.target = SimpleNamespace(name=name)
+    watch.claim = SimpleNamespace(context=copy_context())
+    return watch
 
 
 @pytest.fixture
@@ -63,10 +60,10 @@ def enter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setattr(guard, "_guard", guard._Guard())
     guard._guard.looks_at = float("-inf")  # nothing is early enough to start the thread
 
-    def enter(*watches: Watch) -> Ward:
-        ward: Any = Ward(loop, set(watches), exits=False)  # type: ignore[arg-type]
+    def enter(*watches: Any) -> Ward:
+        ward: Any = Ward(loop, set(watches), exits=False)
         for watch in watches:
-            ward.enter(watch, watch.term)
+            ward.enter(watch)
         return ward
 
     return enter
@@ -98,7 +95,7 @@ def test_a_loop_that_stands_still_is_told_of_a_margin_before_the_lease_ends(
     enter, loop: Loop, caplog, ttl: float, margin: float
 ) -> None:
     ward = enter(watch := Watch("orders", ttl))
-    deadline = watch.term.deadline
+    deadline = watch.deadline
     now = told_at = 0.0
     while not caplog.records:
         now, told_at = ward.look(now), now
@@ -114,7 +111,7 @@ def test_a_loop_that_runs_is_asked_once_for_each_end_and_nothing_is_told(enter, 
     ward = enter(watch := Watch("a", 10.0))
     asked = 0
     now = 0.0
-    while now < watch.term.deadline + 100:
+    while now < watch.deadline + 100:
         now = max(now + 0.01, ward.look(now))
         asked += len(loop.given)
         loop.run()
@@ -132,7 +129,7 @@ def test_renewed_leases_are_looked_at_twice_a_ttl_and_never_asked_for(enter, loo
         while renewed_at + 10 < now:
             renewed_at += 10
             for watch in watches:
-                watch.term.confirmed(renewed_at, ahead=0.0)
+                watch.holds_from(renewed_at, 0.0)
     assert looks <= 21
     assert not loop.given
 
@@ -145,8 +142,8 @@ def test_a_stall_is_told_of_once_and_the_next_one_again(enter, loop: Loop, caplo
     assert len(caplog.records) == 1
     loop.run()
     for watch in watches:
-        watch.term.change(20.0, 2.0)
-        watch.term.confirmed(20.0, ahead=0.0)
+        watch.change(20.0, 2.0)
+        watch.holds_from(20.0, 0.0)
     now = 20.0
     while now < 25:
         now = ward.look(now)

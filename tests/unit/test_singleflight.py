@@ -17,7 +17,8 @@ from redis.asyncio import Redis
 from aiolocks import JSON, RemoteCallError, ResultNotKeptError, Session, SingleFlight
 from aiolocks.errors import LockError
 from aiolocks.kinds.flights import Left
-from aiolocks.kinds.singleflight import Outcome, digest_of
+from aiolocks.kinds.outcome import Outcome
+from aiolocks.kinds.singleflight import digest_of
 
 REDIS = Redis()
 

@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolocks.lock.lease import NEVER, Term
-from aiolocks.lock.options import SHORTEST_TTL
+from aiolocks.lock.clock import NEVER
+from aiolocks.lock.options import SHORTEST_TTL, Options
+from aiolocks.lock.renewal import Watch
 
 times = st.floats(min_value=0, max_value=1e6)
 ttls = st.floats(min_value=SHORTEST_TTL, max_value=3600)
 limits = st.none() | st.floats(min_value=SHORTEST_TTL, max_value=36_000)
 
 
-def term(sent: float, ttl: float, max_hold: float | None = None, *, auto_renew: bool = True) -> Term:
-    return Term(sent, ttl=ttl, max_hold=max_hold, auto_renew=auto_renew)
+def term(sent: float, ttl: float, max_hold: float | None = None, *, auto_renew: bool = True) -> Watch:
+    return Watch(Options.checked(ttl=ttl, max_hold=max_hold, auto_renew=auto_renew), sent, 0.0)
 
 
 @given(times, ttls, limits)
@@ -46,7 +47,7 @@ def test_what_reaches_to_the_end_of_max_hold_is_not_renewed() -> None:
     assert not limited.at_limit
 
     limited.asks(15)
-    limited.confirmed(15, ahead=0.0)
+    limited.holds_from(15, 0.0)
 
     assert limited.at_limit
     assert limited.renewal_due == NEVER
@@ -69,7 +70,7 @@ def test_a_change_counts_as_the_shorter_time_until_it_is_confirmed(sent, old, ne
     changed.change(sent, new)
     assert changed.deadline == min(before, term(sent, new).deadline)
 
-    changed.confirmed(sent, ahead=0.0)
+    changed.holds_from(sent, 0.0)
     assert changed.deadline == term(sent, new).deadline
 
 
@@ -90,7 +91,7 @@ def test_a_change_to_less_than_the_rest_of_max_hold_is_renewed() -> None:
 def test_a_failed_renewal_is_retried_a_thousand_times_without_waiting_longer_than_a_twelfth(ttl) -> None:
     failing = term(0, ttl)
     for _ in range(1000):
-        failing.retry(now=0)
+        failing.try_again_soon(now=0)
         assert 0 < failing.renewal_due <= ttl / 12
 
 

@@ -27,7 +27,8 @@ from ...errors import (
     ResultNotKeptError,
     SessionClosedError,
 )
-from ...kinds.singleflight import SingleFlight, comes_of_cancellation
+from ...kinds.outcome import comes_of_cancellation
+from ...kinds.singleflight import SingleFlight
 from ...kinds.turnstile import Turnstile
 from ...lock import together
 from ...lock.sources import log_level, prefix_of

@@ -20,7 +20,7 @@ from .keeper import Keeper
 from .once import claim_nearest, trigger
 from .plan import Misfire, Overlap
 from .runs import Job, Run
-from .settings import MEANT, Settings
+from .settings import Settings
 from .steps import reading
 from .ticks import Tick, TickRecord, history
 
@@ -115,7 +115,7 @@ class Schedule(AsyncOnly):
         metadata: Metadata | None = None,
         **unknown: Never,
     ) -> None:
-        reject_unknown("Schedule", unknown, MEANT)
+        reject_unknown("Schedule", unknown)
         self._source = source_of(client)
         self._settings = Settings.checked(
             name,

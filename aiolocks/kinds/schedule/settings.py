@@ -16,17 +16,6 @@ from .ticks import Tick, at
 _MOST_REDONE: Final = 1000
 _OVERLAPS: Final = ("skip", "queue", "allow")
 _MISFIRES: Final = ("latest", "skip", "all")
-MEANT: Final[dict[str, str]] = {
-    **dict.fromkeys(("interval", "seconds", "period"), "every= (seconds between two ticks)"),
-    **dict.fromkeys(("crontab", "expression", "expr"), "cron= (a cron expression)"),
-    **dict.fromkeys(("timezone", "zone"), "tz= (the time zone of the cron expression)"),
-    **dict.fromkeys(("timeout", "max_hold", "lock_at_most_for"), "at_most= (how long a run may take)"),
-    **dict.fromkeys(("at_least", "lock_at_least_for"), "nothing: a tick that was claimed is never run again"),
-    **dict.fromkeys(("coalesce", "misfire_grace_time"), "misfire= ('latest', 'skip' or 'all')"),
-    **dict.fromkeys(("max_instances",), "overlap= ('skip', 'queue' or 'allow')"),
-    **dict.fromkeys(("retries", "max_retries"), "redo= (how often a run that was lost is run again)"),
-}
-"""The names that other libraries use for an option, or that are easily taken for it."""
 
 
 @final

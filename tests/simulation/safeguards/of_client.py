@@ -225,7 +225,9 @@ OF_CLIENT: dict[str, Safeguard] = {
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
         python(
-            "lock.lease:Term.confirmed", without="end = sent + dependable(self.span)", instead="end = NEVER"
+            "lock.renewal:Watch.holds_from",
+            without="end = sent + dependable(self.span)",
+            instead="end = NEVER",
         ),
         ALL,
         faulty=True,

@@ -148,7 +148,8 @@ class Actors:
     async def _work(self, one: Round) -> None:
         assert isinstance(self._session, Session)
         self._referee.tell(one.part, f"begins to {self._kind.work}")
-        await WORKS[self._kind.work](self._ledger, self._session, one, self._ttl, self._patience)
+        play = self._kind.play or WORKS[self._kind.work]
+        await play(self._ledger, self._session, one, self._ttl, self._patience)
 
     async def _hold(self, one: Round) -> None:
         lock = self._kind.lock(self._session, one.want, ttl=self._ttl, **self._options)
