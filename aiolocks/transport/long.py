@@ -94,7 +94,7 @@ def _shares(call: Request[Any], others: Iterable[Request[Any]]) -> bool:
 class Outflow:
     """A long request on its way out, piece by piece, as the line takes them.
 
-    In one piece, a TLS transport would not tell when its bytes leave, and a slow line would look like a silent
+    In one piece, a TLS transport would not tell when its bytes leave: a slow line would look like a silent
     server.
 
     Attributes:
