@@ -19,7 +19,6 @@ from .keys import key, parse
 from .libraries import REDIS, library_of
 from .outages import Outage, Outages
 from .request import Request, Transport
-from .spares import Spares
 from .tls import Connecting
 from .tokens import follow
 
@@ -208,7 +207,6 @@ def _to_one(
             lambda: _over_pool(door, loop, dialect, outage),
             loop,
             outage=outage,
-            further=Spares,
             fence=fence,
             library=library_behind(pool),
         )
@@ -307,7 +305,6 @@ def _clustered(
             loop,
             outage=Outage(f"Redis at {address[0]}:{address[1]}", outages),
             router=cluster,
-            further=Spares,
             fence=_fence(prefix, session),
             library=library_behind(connector),
         )

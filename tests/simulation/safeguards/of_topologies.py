@@ -229,7 +229,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "Where a connection was silent, the idle one beside it is made again.",
         python(
             "transport.connection:Multiplexed._check_stall",
-            without="self._spares.distrust()",
+            without="spare.distrust()",
             instead="pass",
         ),
         ("sentinel-replicas",),

@@ -208,6 +208,12 @@ KINDS: dict[str, Kind] = {
 }
 
 
+KINDS |= {
+    kind.name: kind
+    for kind in (replace(KINDS[name], name=f"far-{name}", near=1) for name in ("lock", "fairlock"))
+}
+
+
 # -- on several servers
 
 SPREAD = ("x", "x", "x", "z", "b")

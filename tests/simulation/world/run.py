@@ -8,12 +8,14 @@ import gc
 import json
 import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Self
 
 from aiolocks import Backoff, Session
+from aiolocks.lock import wakeups
 from tests.support.hygiene import is_fence
 
 from . import limited
@@ -31,6 +33,7 @@ from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
 from .topology import TOPOLOGIES, BehindSentinel
+from .wants import Kind
 from .works import Ledger
 from .world import StuckError, World
 
@@ -463,6 +466,18 @@ class Run:
         )
 
 
+@contextlib.contextmanager
+def _near(kind: Kind) -> Iterator[None]:
+    """Fewer waiters than in the library are near the front."""
+    before = wakeups.NEAR
+    if kind.near is not None:
+        wakeups.NEAR = kind.near  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        wakeups.NEAR = before  # type: ignore[misc]
+
+
 class Runner:
     """Runs many schedules, one after the other; a context, in which randomness is seeded."""
 
@@ -491,7 +506,7 @@ class Runner:
     def run(self, schedule: Schedule) -> Outcome:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # the killed leave much open
-            with eager(schedule):
+            with eager(schedule), _near(schedule.kind):
                 outcome = Run(schedule, self._source).run()
             # Here and nowhere else: what the collector finds is told to loops and listeners. After each
             # schedule, while its memory is still in the caches of the processor.

@@ -72,6 +72,8 @@ class Kind:
         steals: Whether some of its tasks take it by force.
         work: The tool that is built with locks, by its name in `works`; then there is no `lock` of its own.
         play: What a task does with that tool, if it does not stand in `works`.
+        near: So many waiters at the front of a queue are near it; None: as in the library, which are more
+            than a world has.
         faults: The only ones that befall it, unless others are asked for; empty: all.
         lasting: A part of keys that stay for ever.
         remembered: Parts of keys that stay for a week.
@@ -97,6 +99,7 @@ class Kind:
     cached: bool = False
     work: str = ""
     play: Callable[..., Awaitable[None]] | None = None
+    near: int | None = None
     faults: tuple[str, ...] = ()
     lasting: str = ""
     remembered: tuple[str, ...] = ()
