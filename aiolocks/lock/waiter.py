@@ -632,7 +632,10 @@ class FirstAsk:
         self.call: Request[Answer] | None = call
         engine.waiting[self] = None
         gate.asking = self
-        engine.send(call)
+        if not gate.contended_bell:
+            engine.send(call)
+        else:
+            engine.bells.ask_and_listen(call, gate)
 
     def leave(self) -> None:
         """As of `Acquiring`."""
