@@ -144,6 +144,11 @@ def _kill(run: Run, fault: Fault) -> None:
     run.kill(fault.target, silently=bool(fault.amount))
 
 
+def _kill_behind(run: Run, fault: Fault) -> None:
+    """Right behind the end of its next block that does not wait for the answer, in the same step."""
+    run.behind[fault.target] = fault
+
+
 def _freeze_server(run: Run, fault: Fault) -> None:
     server = run.servers[fault.target]
     if not server.frozen:
@@ -268,6 +273,7 @@ _UNTOLD = {Excused.IDLE: CACHED, Excused.LEASE: RECONNECTED}
 ON_DEMAND: dict[str, Sort] = {
     "deletion": Sort(_delete, of_server=True, excuses=_EMPTY),
     "lost pushes": Sort(_lose_pushes, 3.0, of_server=True, leaves=False, excuses=_UNTOLD),
+    "kill behind": Sort(_kill_behind, excuses=dict.fromkeys((Excused.IDLE, Excused.RESULT), RECOVERY)),
 }
 """Those that no schedule has that does not ask for them."""
 EMPTYING = {"flush", "empty restart", "late restart"}

@@ -21,7 +21,7 @@ from tests.support.hygiene import is_fence
 from . import limited
 from .actors import Actors
 from .caches import CACHES, ENDED, Answers, eager
-from .checkers import Referee
+from .checkers import Attempt, Referee
 from .excuses import Excused
 from .failures import ALONE, FAILURES, SORTS
 from .faults import EMPTYING, MARKS, NOTICED, RECOVERY
@@ -33,6 +33,7 @@ from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
 from .topology import TOPOLOGIES, BehindSentinel
+from .unconfirmed import OwnReleases
 from .wants import Kind
 from .works import Ledger
 from .world import StuckError, World
@@ -104,6 +105,7 @@ class Run:
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
+        self.behind: dict[str, Fault] = {}  # by process: that kills it right behind its next block
         self._living: set[str] = set()
         self._struck: set[str] = set()  # processes and servers of which a fault explains something
         self._calm_at = 0.0  # the faults are over then
@@ -257,6 +259,28 @@ class Run:
         for attempt in self.actors[name].attempts if name in self.actors else ():
             self.referee.died(attempt, self.schedule.ttl)
 
+    def left_block(self, crew: Crew, attempt: Attempt) -> bool:
+        """A task has left a block without the answer to the release; whether that was the last of its
+        process."""
+        fault = self.behind.pop(crew.part, None)
+        if fault is None:
+            return False
+        self.world.trace.happened(crew.part, "is killed behind a block")
+        SORTS[fault.what].excuse(self, fault)
+        self._settled_at = max(self._settled_at, self.world.now + RECOVERY + self.schedule.ttl)
+        self.kill(crew.part, silently=False)
+        # The connection is there, and the server knows each script whose text was sent on it.
+        if crew.wakeup != "plain" and {one.what for one in self.schedule.faults} == {fault.what}:
+            self.world.clockwork.after(crew.delays.longest, self._look_for, attempt)
+        return True
+
+    def _look_for(self, attempt: Attempt) -> None:
+        """Its process was killed behind its block: what it had written has arrived."""
+        for node in self.world.nodes:
+            for store in node.server.stores.values():
+                if any(attempt.token in repr(value) for value in store.values.values()):
+                    self.referee.wrong(f"{attempt.who} was killed behind its block, and its lease is there")
+
     def void(self, node: Node) -> None:
         """The server loses what it has: of that, nothing more is promised but the fencing."""
         values = [value for store in node.server.stores.values() for value in store.values.values()]
@@ -315,6 +339,7 @@ class Run:
                 patience=self.patience(crew),
                 idle=self._idle(crew),
                 ledger=self.ledger,
+                left_block=partial(self.left_block, crew),
             )
             loop = asyncio.get_running_loop()
             tasks = [loop.create_task(actors.work(worker), name=worker.part) for worker in crew.workers]
@@ -459,6 +484,9 @@ class Run:
         if kind.cached and not self.schedule.faults:
             trip = max((2 * (crew.delays.longest + crew.busy) for crew in self.schedule.crews), default=0.0)
             Answers(referee, trip).judge([one for actors in self.actors.values() for one in actors.attempts])
+        if kind.unconfirmed and not self.schedule.faults:
+            trip = max((2 * (crew.delays.longest + crew.busy) for crew in self.schedule.crews), default=0.0)
+            OwnReleases(referee, trip).judge([one for own in self.actors.values() for one in own.attempts])
         referee.judge(
             trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
             trace.readers() if kind.phased else [],
