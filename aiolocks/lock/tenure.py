@@ -759,7 +759,7 @@ class KeptBinding(Binding[LeaseT]):
         """What was granted; None where too little time is left, as of a lease that was handed on."""
         if isinstance(claim, KeptClaim) and (tenure := claim.tenure) is not None:
             if tenure.state is TenureState.ASKING:
-                if grant.room:
+                if grant.may_be_kept:
                     return tenure.begin(self, grant)
                 tenure.over()
             elif tenure.lasts:
