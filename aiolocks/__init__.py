@@ -20,6 +20,7 @@ from .errors import (
     StaleFenceError,
 )
 from .kinds.lock import Lock
+from .lock import misuse as _misuse
 from .lock import session as _sessions
 from .lock.backoff import Backoff
 from .lock.events import LockEvent
@@ -27,6 +28,7 @@ from .lock.lease import Lease, LeaseState
 from .lock.naming import name_of
 from .lock.session import Session
 from .lock.statistics import Histogram, SessionStatistics
+from .transport.commands import family as _family
 from .transport.hearing import KeyspaceWakeup
 
 if typing.TYPE_CHECKING:
@@ -64,6 +66,38 @@ if typing.TYPE_CHECKING:
     from .kinds.uniquejob import JobLease, UniqueJob
 
 __version__ = "0.2.0"
+
+_MODULES = {
+    "kinds.lock": ("Lock",),
+    "kinds.redlock": ("Redlock",),
+    "kinds.reentrant": ("ReentrantLease", "ReentrantLock"),
+    "kinds.multilock": ("MultiLock",),
+    "kinds.permits": ("FairLock", "Semaphore"),
+    "kinds.leadership": ("LeaderInfo", "Leadership", "Term"),
+    "kinds.limits": ("Limits",),
+    "kinds.spans": (
+        *("RWLock", "SpanLease", "SpanLock", "UpgradableLease", "WriterLease"),
+        *("Bound", "RangeLease", "RangeLock", "RangeUpgradableLease", "RangeWriterLease"),
+    ),
+    "kinds.flights": (),
+    "kinds.uniquejob": ("JobLease", "UniqueJob"),
+    "kinds.schedule": ("Schedule", "Tick", "TickRecord"),
+    "kinds.turnstile": ("Turnstile",),
+    "kinds.ratelimit": ("RateDecision", "RateLimit"),
+    "kinds.latch": ("Latch",),
+    "kinds.fenced": ("FencedRegister",),
+    "kinds.combiner": ("Batch", "Combiner", "Left"),
+    "kinds.current": ("current_lease", "ensure_held"),
+    "kinds.serializers": ("JSON", "Serializer"),
+    "kinds.singleflight": ("SingleFlight",),
+    "kinds.turn": ("Turn",),
+    "_deadlocks": ("Deadlock", "DeadlockedTask"),
+    "_holders": ("HolderInfo",),
+    "_infos": ("LockInfo", "WaiterInfo"),
+}
+"""The modules that are imported when one of their public names is first used. A module of `kinds` says with
+`KINDS` which kinds it has, if any; operators see them in this order."""
+_family.kinds_are_in(f"{__name__}.{module}" for module in _MODULES if module.startswith("kinds."))
 
 # Most programs need nothing of it, and its import takes 10 ms.
 _sessions.use_operators(
@@ -144,10 +178,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Kinds of locks are imported when they are first named: most programs use few of them."""
-    from .kinds import load  # noqa: PLC0415
-
-    if name in __all__:
-        globals()[name] = found = load(name)
-        return found
+    """Most kinds of locks are imported when they are first named: most programs use few of them."""
+    for module, names in _MODULES.items():
+        if name in names:
+            found: object = getattr(importlib.import_module(f".{module}", __name__), name)
+            if isinstance(found, type):
+                _misuse.hide_unknown(found)
+            globals()[name] = found
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

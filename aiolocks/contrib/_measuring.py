@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
 from ..lock.events import LockEvent
+from ..transport.commands.family import kind_in_use
 from ._labels import Names, labeller
 
 WAIT: Final = "How long granted acquisitions and admitted requests have waited."
@@ -47,15 +48,12 @@ _ONLY_OF: Final = {
     **dict.fromkeys(("left_items", "batches", "batch_items", "failed_items", "dropped_items"), ("combiner",)),
 }
 """The kinds that these are counted of."""
-_WITHOUT_LEASE: Final = {
-    "ratelimit": ("wait", "waiters", "timeouts", "admissions", "refusals"),
-    "latch": ("waiters", "timeouts"),
-}
 
 
 def metrics_of(kind: str) -> frozenset[str]:
     """Which of the metrics of all kinds a kind has from its first event on."""
-    names = _WITHOUT_LEASE.get(kind, ("wait", "hold", *GAUGES, *COUNTERS))
+    used = kind_in_use(kind)
+    names = (used and used.measured) or ("wait", "hold", *GAUGES, *COUNTERS)
     return frozenset(name for name in names if kind in _ONLY_OF.get(name, (kind,)))
 
 

@@ -172,8 +172,6 @@ _ERRORS: Final = {
     "failed": "the acquire has failed",
 }
 """The outcomes of an acquire that are errors, with the description of their status."""
-_WAITED_FOR: Final = "latch"
-"""The kind that is waited for, and never acquired."""
 _LINKS: Final = 8
 """Holders that an acquire has a link to."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -253,7 +251,8 @@ class SpanListener:
 
     def on_waited(self, event: LockEvent) -> None:
         """Called by the session."""
-        if event.kind == _WAITED_FOR and event.reason == "granted":
+        # A kind that is waited for, and never acquired.
+        if event.reason == "granted" and "wait" not in metrics_of(event.kind):
             self._acquire(event, "granted")
 
     def on_stolen(self, event: LockEvent) -> None:

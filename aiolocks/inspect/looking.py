@@ -234,7 +234,7 @@ def info(kind: str, name: str, snapshot: Snapshot, prefix: str) -> LockInfo:
         name=name,
         holders=tuple(holders),
         waiters=snapshot.waiters,
-        value=snapshot.value if kinds()[kind].shows_value else None,
+        value=None if kinds()[kind].value is None else snapshot.value,
         problem="; ".join(dict.fromkeys(problems)),
         waiting=tuple(_waiter_info(waiter, snapshot.now_us) for waiter in snapshot.first_waiters),
         kept_for=kept_for,

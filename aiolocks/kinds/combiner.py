@@ -112,7 +112,7 @@ KINDS: Final = (
         COMBINERS,
         "combiner",
         "Combiner",
-        shows_value=True,
+        value="{} items wait",
         needs=(
             *("hlen", "hmget", "hset", "unlink"),
             *("zcount", "zrangebyscore", "zremrangebyrank", "zremrangebyscore", "zscore"),

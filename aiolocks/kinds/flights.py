@@ -47,7 +47,7 @@ RUNS: Final = Family(
 _NEEDS: Final = ("hget", "hlen", "hmget", "hset", "zscore")
 KINDS: Final = (
     Kind(RUNS, "singleflight", "SingleFlight", needs=_NEEDS),
-    Kind(RUNS, "turn", "Turn"),
+    Kind(RUNS, "turn", "Turn", made_by="SingleFlight"),
 )
 
 _NO_AGES: Final[dict[int, float | None]] = {-1: None, -2: math.inf}

@@ -150,8 +150,9 @@ KINDS: Final = (
         LATCHES,
         "latch",
         "Latch",
-        shows_value=True,
+        value="{} left",
         needs=("hlen", "hmget", "hset", "zrangebyscore", "zscore"),
+        measured=("waiters", "timeouts"),
     ),
 )
 

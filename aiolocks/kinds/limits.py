@@ -277,6 +277,7 @@ class Limits(Acquirable[Lease]):
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
         replicas: int = 0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> None:
         reject_unknown("Limits", unknown)
@@ -289,6 +290,7 @@ class Limits(Acquirable[Lease]):
             metadata=metadata,
             grace=grace,
             replicas=replicas,
+            confirm=confirm,
         )
         self._keys = checked_keys(keys)
         super().__init__(client, name, options)

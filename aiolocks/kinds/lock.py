@@ -66,9 +66,15 @@ class Lock(Acquirable[Lease]):
             that tells of changes (`wakeup="tracking"`); else the lease is released at once, and the log says
             so once. Not together with `at_least`, `max_hold`, `replicas` or `auto_renew=False`, nor for
             `acquire(steal=True)`.
+        confirm: Whether the end of an `async with`, or of a decorated call, waits until the server has
+            confirmed the release. False: it writes the release and goes on, which saves a round trip. What
+            only the server knows, such as a loss, is then told after the end: by the log, by `on_lost` of a
+            listener and by `lease.wait_released()`. `lease.release()` always waits. Not together with
+            `replicas`; with `cache` it has no effect.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
+        ConfigurationError: `confirm=False` together with `replicas`; before any I/O.
     """
 
     __slots__ = ()
@@ -92,6 +98,7 @@ class Lock(Acquirable[Lease]):
         replicas: int = 0,
         at_least: Seconds = 0.0,
         cache: Seconds = 0.0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> None:
         reject_unknown("Lock", unknown)
@@ -106,6 +113,7 @@ class Lock(Acquirable[Lease]):
             replicas=replicas,
             at_least=at_least,
             cache=cache,
+            confirm=confirm,
         )
         super().__init__(client, name, options)
 

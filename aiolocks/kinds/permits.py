@@ -339,6 +339,7 @@ class Semaphore(Acquirable[Lease]):
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
         replicas: int = 0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> None:
         reject_unknown("Semaphore", unknown)
@@ -351,6 +352,7 @@ class Semaphore(Acquirable[Lease]):
             metadata=metadata,
             grace=grace,
             replicas=replicas,
+            confirm=confirm,
         )
         super().__init__(client, name, options)
         self._value = whole_number("value", value, most=_MOST)
@@ -551,6 +553,7 @@ class FairLock(Acquirable[Lease]):
         grace: Seconds = 0.0,
         replicas: int = 0,
         at_least: Seconds = 0.0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> None:
         reject_unknown("FairLock", unknown)
@@ -564,6 +567,7 @@ class FairLock(Acquirable[Lease]):
             grace=grace,
             replicas=replicas,
             at_least=at_least,
+            confirm=confirm,
         )
         super().__init__(client, name, options)
 
@@ -587,5 +591,5 @@ class FairLock(Acquirable[Lease]):
 NEEDS: Final = ("hdel", "hexists", "hget", "hincrby", "hkeys", "hlen", "hset", "zrangebyscore", "zscore")
 KINDS: Final = (
     Kind(PERMITS, "fairlock", "FairLock", needs=NEEDS),
-    Kind(PERMITS, "semaphore", "Semaphore", shows_value=True, needs=NEEDS),
+    Kind(PERMITS, "semaphore", "Semaphore", value="", needs=NEEDS),
 )

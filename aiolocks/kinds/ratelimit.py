@@ -275,11 +275,12 @@ KINDS: Final = (
         RATE_LIMITS,
         "ratelimit",
         "RateLimit",
-        shows_value=True,
+        value="{} left",
         needs=(
             *("hdel", "hget", "hlen", "hmget", "hset", "lrange", "lset", "ltrim", "persist", "rpush"),
             "zscore",
         ),
+        measured=("wait", "waiters", "timeouts", "admissions", "refusals"),
     ),
 )
 

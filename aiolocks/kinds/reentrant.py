@@ -133,6 +133,8 @@ class ReentrantLease(Lease):
     def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
         super().__init__(binding, possession, grant)
         self._depth = grant.depth
+        if grant.depth > 1:
+            possession.confirms = True  # the name stays taken: only the outermost exit gains by not waiting
 
     @property
     def depth(self) -> int:
@@ -172,6 +174,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         name: Any non-empty str of at most 1 KiB in UTF-8.
         owner: The owner, as a non-empty str of at most 1 KiB. Default None: the task that acquires.
         metadata: JSON values kept with the outermost lease. Every user that can read the key can read them.
+        confirm: As of `Lock`, for the end of the outermost block. The end of a nested block waits.
 
     Raises:
         TypeError, ValueError: An argument is wrong; before any I/O.
@@ -196,6 +199,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> None:
         reject_unknown("ReentrantLock", unknown)
@@ -207,6 +211,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
             on_lost=on_lost,
             metadata=metadata,
             grace=grace,
+            confirm=confirm,
         )
         super().__init__(client, name, options)
         self._owner = "" if owner is None else _id_of(lock_name(owner, "owner"))

@@ -387,6 +387,7 @@ class SpanLease(Lease):
         self._under = under
         self._upgrades: list[weakref.ref[SpanLease]] = []
         if under is not None:
+            possession.confirms = True  # the holder goes on beside readers, who wait for this release
             under._inherit(self)  # noqa: SLF001 - of this very class
 
     if not TYPE_CHECKING:  # to a type checker, there is no such attribute
@@ -625,6 +626,7 @@ class RWLock:
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
         replicas: int = 0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> None:
         reject_unknown("RWLock", unknown)
@@ -637,6 +639,7 @@ class RWLock:
             metadata=metadata,
             grace=grace,
             replicas=replicas,
+            confirm=confirm,
         )
 
         def mode(letter: str, lease_type: Any) -> Any:
@@ -833,6 +836,7 @@ class RangeLock:
         on_lost: OnLost = "cancel",
         metadata: Metadata | None = None,
         grace: Seconds = 0.0,
+        confirm: bool = True,
         **unknown: Never,
     ) -> None:
         reject_unknown("RangeLock", unknown)
@@ -844,6 +848,7 @@ class RangeLock:
             on_lost=on_lost,
             metadata=metadata,
             grace=grace,
+            confirm=confirm,
         )
         self._client = source_of(client)
         self._name = lock_name(name)

@@ -54,7 +54,7 @@ KINDS: Final = (
         TURNSTILES,
         "turnstile",
         "Turnstile",
-        shows_value=True,
+        value="{} went through",
         needs=("zrangebyscore", "zremrangebyscore", "zscore"),
     ),
 )

@@ -239,6 +239,7 @@ class Context:
         "start",
         "take_back",
         "token",
+        "unconfirmed",
         "undo",
         "waiter",
         "waiting",
@@ -272,6 +273,8 @@ class Context:
         self.watchdog = watchdog
         self.ward = ward
         self.waiting: dict[Waiting, None] = {}
+        # The leases whose exits do not wait until the server confirms the release, while it has not.
+        self.unconfirmed: dict[Any, None] = {}
         self.entered: Entered[Any] = Entered()
         self.kept = kept
         # Work that tasks of this session look for, by its subject; the task that adds an entry removes it.
@@ -345,7 +348,9 @@ class Context:
         if not self.serves:
             return
         self.kept.end_all()
-        busy = self.watchdog.watches or self.waiting or self.in_progress or self._single.busy
+        busy = (
+            self.watchdog.watches or self.waiting or self.unconfirmed or self.in_progress or self._single.busy
+        )
         if busy or not self._transport.rest():
             # Polled, so that the code that ends the last of these need not tell of it.
             self._rest_timer = closed_loops.call_later(self.loop, _REST, self.rest)
@@ -371,7 +376,9 @@ class Context:
         self.bells.end()
         self.kept.close()
         within = self.settings.command_timeout
-        leaving = Leaving(self.watchdog.possessions, closer, release=release, now=self.now)
+        leaving = Leaving(
+            self.watchdog.possessions, closer, unconfirmed=self.unconfirmed, release=release, now=self.now
+        )
         try:
             # A task that has just left a generator is not inside any more, and must not be cancelled.
             for _ in range(TURNS_TO_CLOSE):

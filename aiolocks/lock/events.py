@@ -453,8 +453,11 @@ class Events:
         if hooks := self._hooks["on_lost"]:
             inside(_tell, hooks, _of(lease, seconds, reason))
 
-    def unconfirmed(self, lease: Possession, seconds: float, *, level: int) -> None:
-        """Released in time, which the server did not confirm before the end of the lease: no loss."""
+    def unconfirmed(self, lease: Possession, seconds: float, *, level: int, why: str = "") -> None:
+        """Released in time, which the server did not confirm before the end of the lease: no loss.
+
+        `why`: the last answer, where no error tells it.
+        """
         self.counters.releases_unconfirmed += 1
         self.counters.hold.add(seconds)
         inside = within(lease.context)
@@ -462,10 +465,11 @@ class Events:
             together.tell,
             log,
             level,
-            "%s %r was released after %.3f s, and Redis did not confirm that; its ttl frees it",
-            *(lease.kind, lease.name, seconds),
+            "%s %r was released after %.3f s, and Redis did not confirm that; its ttl frees it%s",
+            *(lease.kind, lease.name, seconds, why := f" ({why})" if why else ""),
             name=_short(lease),
             many="%d leases were released, and Redis did not confirm that; their ttl frees them%s: %s",
+            why=why,
         )
         if hooks := self._hooks["on_released"]:
             inside(_tell, hooks, _of(lease, seconds, "unconfirmed"))

@@ -536,9 +536,9 @@ class Releasing:
     ) -> None:
         self.engine = engine
         self._on_end = on_end
-        self.send(command, until, corked)
+        self.send(command, until, corked=corked)
 
-    def send(self, command: Request[Released], until: float, corked: bool) -> None:  # noqa: FBT001 - the names would show
+    def send(self, command: Request[Released], until: float, *, corked: bool, at_once: bool = False) -> None:
         """It begins."""
         engine = self.engine
         self._until = until
@@ -550,7 +550,9 @@ class Releasing:
         command.until = until
         command.on_late = engine.wake_own
         self._call = command
-        engine.send(command, corked=corked)
+        if at_once:
+            command.final = True
+        engine.send(command, at_once=at_once, corked=corked)
 
     def until_ended(self) -> asyncio.Future[None]:
         """A future of its own for each task that waits for the end."""
@@ -628,6 +630,8 @@ class Possession(BodyScope, Releasing, Claim):
       unless the event loop did not run or the lease was lost at once;
     - it has a watch from the grant until it ends or a release is sent, and is renewed only by that;
     - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
+    - while the server has not confirmed a release for which no exit waits, the session knows of it
+      (`Context.unconfirmed`);
     - a lease that was lost is taken back, at most once: the server may still have it, or have it again;
     - the context of its acquire is kept until its end was told, and no longer.
 
@@ -656,6 +660,8 @@ class Possession(BodyScope, Releasing, Claim):
     # Most leases never change these values: so the class has them, and not each lease.
     cached = False
     """It came without a request."""
+    confirms = True
+    """The exit of its body waits until the server has confirmed the release."""
     _extending: asyncio.Lock | None = None
     _interval: tuple[float, float] | None = None  # once it is less than what was acquired
     _label = ""  # once it is not that of its lock any more
@@ -844,7 +850,10 @@ class Possession(BodyScope, Releasing, Claim):
             sent, ahead = engine.timed(sent, grant.sent_steady)
         self.fencing_token = grant.fencing_token
         self.granted_at = sent
-        self.term = Watch(self.target.options, sent, ahead, hears=engine.hears)
+        options = self.target.options
+        if not options.confirm:
+            self.confirms = False
+        self.term = Watch(options, sent, ahead, hears=engine.hears)
         engine.watchdog.watch(self)
         return True
 
@@ -1001,6 +1010,10 @@ class Possession(BodyScope, Releasing, Claim):
         if self.end is None:
             await self._over.wait()
 
+    async def wait_released(self) -> bool:
+        await self.wait_over()
+        return self.end is RELEASED
+
     # -- while it is held
 
     def doubt(self, reason: str) -> None:
@@ -1139,12 +1152,23 @@ class Possession(BodyScope, Releasing, Claim):
         awaited = gate.stirred and gate.awaited
         ring = not awaited or gate.holder_releasing(token)
         self._letting_go = True
-        self.send(self.ending(ring=ring), self.term.deadline, awaited)
+        if self.confirms:
+            self.send(self.ending(ring=ring), self.term.deadline, corked=awaited)
+            gate.holder_gone(token)
+            return
+        # No task waits for the answer. So the release is written in this very step, and not with the try of
+        # the next waiter of this session: the process may end after it.
+        self.engine.unconfirmed[self] = None
+        self.send(self.ending(ring=ring), self.term.deadline, corked=False, at_once=True)
         gate.holder_gone(token)
+        if not awaited:
+            gate.not_waited_for()
 
     def _has_ended(self) -> None:
         """Its release has ended."""
         gate = self.target.gate
+        if not self.confirms:
+            self.engine.unconfirmed.pop(self, None)
         if self.end is not None:
             pass  # lost while the release was under way
         elif self.fault is not None:
@@ -1247,7 +1271,8 @@ class Possession(BodyScope, Releasing, Claim):
         if unconfirmed is None:
             events.lost(self, seconds, reason, more=self._among_others, told=told)
         else:
-            events.unconfirmed(self, seconds, level=self.engine.log_level(unconfirmed))
+            level, why = self.engine.log_level(unconfirmed), "" if self.confirms else str(unconfirmed)
+            events.unconfirmed(self, seconds, level=level, why=why)
         self.context = None
 
     def detach(self) -> None:
@@ -1453,6 +1478,20 @@ class Lease(AsyncOnly):
         """Returns when the lease is lost. If the lease is released, it never returns: cancel it then."""
         await self._possession.wait_lost()
 
+    async def wait_released(self) -> bool:
+        """Waits until the lease has ended, and releases nothing itself.
+
+        With `confirm=False`, the exit of the block does not wait for the server's answer. This tells the
+        answer.
+
+        Returns:
+            True: the server has confirmed the release. False: the lease has ended in another way. Its time
+            has passed, it was lost, or `detach` has given it away.
+
+        Any number of tasks can wait for it, also after the end. Cancelled, it changes nothing.
+        """
+        return await self._possession.wait_released()
+
     def detach(self) -> str:
         """Stops the renewals of the lease, and returns a handle: `lock.adopt(handle)` takes the lease over.
 
@@ -1526,7 +1565,7 @@ class Lease(AsyncOnly):
                 if engine.pid != process.pid or asyncio.current_task(engine.loop) is not task:
                     possession.ensure_here()
                 ended = possession.begin_release()
-                if ended is not None:
+                if ended is not None and (possession.confirms or possession.end is not None):
                     if isinstance(exc, asyncio.CancelledError):
                         await wait_shielded(possession.until_ended, cancelled_by=exc)
                     else:

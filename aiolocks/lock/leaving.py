@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal, final
 
 from ..errors import BackendError
@@ -34,19 +34,32 @@ class Leaving:
     - once `end` was called, none of them is held, and each was told of once.
 
     Args:
-        possessions: All that are held, the first one first.
+        found: All that are held, the first one first.
         closer: The task that waits for the end of the session.
+        unconfirmed: The leases whose exits have not waited for the server's answer, while there is none.
         release: Whether any is released.
         now: The clock of the loop.
     """
 
-    __slots__ = ("_begun", "_bodies", "_closer", "_found", "_lost", "_now", "_release", "_released", "_until")
+    __slots__ = (
+        "_begun",
+        "_bodies",
+        "_closer",
+        "_found",
+        "_lost",
+        "_now",
+        "_release",
+        "_released",
+        "_unconfirmed",
+        "_until",
+    )
 
     def __init__(
         self,
         found: Callable[[], Sequence[Any]],
         closer: asyncio.Task[Any] | None,
         *,
+        unconfirmed: Collection[Any],
         release: bool,
         now: Callable[[], float],
     ) -> None:
@@ -58,6 +71,7 @@ class Leaving:
         self._now = now
         self._release = release
         self._released: list[Any] = []
+        self._unconfirmed = unconfirmed
         self._until: dict[Any, float] = {}  # loop time at which the name of each is free at the latest
 
     def begin(self) -> None:
@@ -82,14 +96,15 @@ class Leaving:
         begun = self._now()
         while self._now() < begun + bodies and any(body.running for body in self._bodies):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK)
-        ended = [future for one in self._released if (future := one.release_ended()) is not None]
+        under_way = (*self._released, *self._unconfirmed)
+        ended = [future for one in under_way if (future := one.release_ended()) is not None]
         if ended:
             await asyncio.wait(ended, timeout=max(0.0, begun + releases - self._now()))
 
     def end(self, releases: float) -> None:
         """What is still held is held no more; the log says what has become of them."""
         self.begin()
-        unconfirmed = [one for one in self._released if one.end is None]
+        unconfirmed = [one for one in dict.fromkeys((*self._released, *self._unconfirmed)) if one.end is None]
         for possession in unconfirmed:
             why = BackendError(f"Redis did not answer within {releases:g} s")
             possession.lose("its release was not confirmed in time; the ttl frees it", unconfirmed=why)

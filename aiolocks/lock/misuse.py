@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
-from collections.abc import Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, ClassVar, Final, Never, final
 
@@ -88,7 +87,6 @@ class AsyncOnly:
     __slots__ = ()
 
     _elsewhere: ClassVar[str]  # the way to have it in another process
-    _meant: ClassVar[Mapping[str, str]] = {}  # what is meant by attributes that it has not
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -105,7 +103,12 @@ class AsyncOnly:
             raise TypeError(f"{self!r} cannot be pickled or copied: {self._elsewhere}")
 
         def __getattr__(self, name: str) -> Never:
-            raise no_attribute(self, name, self._meant.get(name, ""))
+            raise no_attribute(self, name, self._meant(name))
+
+    @staticmethod
+    def _meant(name: str) -> str:  # noqa: ARG004 - subclasses look at it
+        """What is meant by an attribute that it has not; empty where that is not known."""
+        return ""
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, ParamSpec, TypedDict, TypeVar, cast, final
 
+from ..errors import ConfigurationError
 from .clock import dependable, margin, milliseconds
 
 P = ParamSpec("P")
@@ -181,6 +182,8 @@ class Options:
     at_least: float
     grace: float
     cache: float
+    confirm: bool
+    """Whether the exit of a block waits until the server has confirmed the release; with `cache`, it does."""
     at_least_ms: int = field(init=False)
     first_ttl: float = field(init=False)
     """The ttl that an acquire asks for: no more than `max_hold`."""
@@ -201,6 +204,12 @@ class Options:
         check_grace(self.grace, first)
         if self.cache:
             self._check_cache()
+            object.__setattr__(self, "confirm", True)
+        elif not self.confirm and self.replicas:
+            raise ConfigurationError(
+                "confirm=False and replicas= do not go together: a release that the master has not confirmed "
+                "is on no replica; leave one of them out"
+            )
 
     def _check_cache(self) -> None:
         """Refuses options that a lease cannot have if its session keeps it between uses."""
@@ -238,9 +247,21 @@ class Options:
         at_least: object = 0.0,
         grace: object = 0.0,
         cache: object = 0.0,
+        confirm: object = True,
     ) -> Options:
         """The options of these arguments, checked; one that is left out has its default."""
-        given = (ttl, blocking_timeout, auto_renew, max_hold, on_lost, replicas, at_least, grace, cache)
+        given = (
+            ttl,
+            blocking_timeout,
+            auto_renew,
+            max_hold,
+            on_lost,
+            replicas,
+            at_least,
+            grace,
+            cache,
+            confirm,
+        )
         if metadata is None:
             try:
                 return _checked_before(*given)
@@ -260,6 +281,7 @@ def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
     at_least: object,
     grace: object,
     cache: object,
+    confirm: object,
 ) -> Options:
     if ttl is None:
         raise TypeError(
@@ -287,6 +309,7 @@ def _checked(  # noqa: PLR0917 - as `checked` gives them, in its order
         at_least=seconds("at_least", at_least),
         grace=seconds("grace", grace),
         cache=seconds("cache", cache),
+        confirm=flag("confirm", confirm),
     )
 
 
@@ -513,6 +536,7 @@ class LockOptions(TypedDict, total=False):
     on_lost: OnLost
     metadata: Metadata | None
     grace: Seconds
+    confirm: bool
 
 
 def not_for_locks(options: Mapping[str, object]) -> dict[str, object]:

@@ -59,11 +59,11 @@ class Turns:
     `longest_sleep` is that of a waiter that does not hear; None where bells are heard.
     """
 
-    __slots__ = ("_giving", "_others", "_run", "_since", "owed", "yielding_until")
+    __slots__ = ("_giving", "_run", "_since", "others", "owed", "yielding_until")
 
     def __init__(self) -> None:
         self._giving = False  # the release under way gives another process its turn
-        self._others = 0  # waiters in the queue on the server, as of the last grant to this session
+        self.others = 0  # waiters in the queue on the server, as of the last grant to this session
         self._run = 0
         self._since = 0.0
         self.yielding_until = 0.0  # when the woken waiter of another process has had its chance; 0: none
@@ -77,19 +77,19 @@ class Turns:
             self._since = now
         self.owed = self._giving = False
         self.yielding_until = 0.0  # the waiter that was woken has had its chance
-        self._others = others
+        self.others = others
 
     def begin(self, others: int, now: float) -> None:
         """As `granted`, where nothing is owed, and no woken waiter may go first."""
         self._giving = False
         self._run = 0
         self._since = now
-        self._others = others
+        self.others = others
 
     def others_ask(self) -> None:
         """Another session asks for what this session holds: the other session's turn is next."""
         self._run = _RUN
-        self._others = max(1, self._others)
+        self.others = max(1, self.others)
 
     def over(self, now: float, longest_sleep: float | None) -> bool:
         """Whether it is another process's turn, although a task of this session waits."""
@@ -97,7 +97,7 @@ class Turns:
             over = now - self._since >= _DEAF_RUN * longest_sleep
         else:
             over = self._run >= _RUN or now - self._since >= _RUN_SECONDS
-        self._giving = over and self._others > 0
+        self._giving = over and self.others > 0
         return self._giving
 
     def rang(self, now: float, longest_sleep: float | None) -> float:
@@ -621,6 +621,15 @@ class Gate:
         elif not self.policy.together:
             self._head.prompt("local", in_turn=self._next_in_turn())
 
+    def not_waited_for(self) -> None:
+        """No exit waits for the release that was just sent: the next request may go right behind it.
+
+        That request would be executed before any waiter of another session, which the release wakes, could
+        ask. So it goes behind the waiters that stood in the queue on the server as of the last grant.
+        """
+        if self._turns.others and not self.policy.strict:
+            self._in_turn = self.stirred = True
+
     def holder_released(self, rung: Sequence[bytes], *, overtaken: bool) -> None:
         """The release of a holder has ended, and woke the owners of these bells.
 
@@ -760,6 +769,11 @@ class Gate:
     def bells(self) -> tuple[bytes, ...]:
         """The keys by which it is known; several where it waits in several slots."""
         return self._resource.commands.all_bells
+
+    @property
+    def armed(self) -> bool:
+        """Whether the bell hangs and the session listens for it, as far as is known."""
+        return self._armed
 
     @property
     def heard(self) -> bool:

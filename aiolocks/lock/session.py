@@ -28,6 +28,7 @@ from ..transport import (
     place,
 )
 from ..transport import Protocol as RespVersion
+from ..transport.commands.family import kinds
 from . import mixed_prefixes
 from .backoff import Backoff
 from .context import Context, GuardMode, OnDeadlock, Search, SessionOptions, Settings, Wakeup
@@ -59,17 +60,6 @@ if TYPE_CHECKING:
 
 
 # -- The client that a session makes for itself, and closes.
-
-
-# That is how an `aiolocks.sync.Session` makes them.
-_KINDS: Final = {
-    kind.lower(): f"write {kind}(session, …), or make an aiolocks.sync.Session for threads"
-    for kind in (
-        *("Combiner", "FairLock", "FencedRegister", "Latch", "Leadership", "Limits", "Lock", "MultiLock"),
-        *("RWLock", "RangeLock", "RateLimit", "ReentrantLock", "Schedule", "Semaphore", "SingleFlight"),
-        *("Turnstile", "UniqueJob"),
-    )
-} | {"redlock": "write Redlock([client, …], name), of independent masters"}
 
 
 @final
@@ -253,7 +243,16 @@ class Session(AsyncOnly):
     """
 
     _elsewhere = "tasks can share it; in another process, make one with a client of that process"
-    _meant = _KINDS
+
+    @staticmethod
+    def _meant(name: str) -> str:
+        # An `aiolocks.sync.Session` makes kinds in this way, and has a method for each.
+        kind = next((kind for kind in kinds().values() if kind.title.lower() == name), None)
+        if kind is None or kind.made_by:
+            return ""
+        if name == "redlock":
+            return "write Redlock([client, …], name), of independent masters"
+        return f"write {kind.title}(session, …), or make an aiolocks.sync.Session for threads"
 
     def __init__(
         self,

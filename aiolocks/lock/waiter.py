@@ -536,6 +536,7 @@ class Attempt(Acquiring):
     """
 
     owner_asked = False
+    _asked_again = False
     _waits = False
 
     def start(self) -> None:
@@ -554,6 +555,18 @@ class Attempt(Acquiring):
 
     def _refused(self, refusal: Refused, call: Request[Answer], now: float) -> None:
         self._tell_rung(refusal.rung)
+        unconfirmed = self._engine.unconfirmed
+        if (
+            unconfirmed
+            and refusal.error is None
+            and not self._asked_again
+            and any(one.gate is self._gate for one in unconfirmed)
+        ):
+            # A release of this session was sent before, and is to be executed yet: the server did not know
+            # its script, or its slot has moved. The second request goes behind it.
+            self._asked_again = True
+            self._ask()
+            return
         if refusal.error is None:
             self._refusal = refusal
             until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)

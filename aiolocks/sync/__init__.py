@@ -12,65 +12,10 @@ with locks.lock("order:17", blocking_timeout=2) as lease:
 
 from __future__ import annotations
 
-from ._generated import (
-    Combiner,
-    FencedRegister,
-    JobLease,
-    Latch,
-    Leadership,
-    Lease,
-    Limits,
-    Lock,
-    MultiLock,
-    RangeLease,
-    RangeLock,
-    RangeUpgradableLease,
-    RangeWriterLease,
-    RateLimit,
-    ReentrantLease,
-    RWLock,
-    Schedule,
-    Semaphore,
-    Session,
-    SingleFlight,
-    Term,
-    Turnstile,
-    UniqueJob,
-    UpgradableLease,
-    WriterLease,
-)
+from . import _generated
+from ._generated import *  # noqa: F403 - the classes that are made, of which it says which
 from .current import current_lease, ensure_held
 from .functions import RateDecision, Tick, Turn
 
-__all__ = [
-    "Combiner",
-    "FencedRegister",
-    "JobLease",
-    "Latch",
-    "Leadership",
-    "Lease",
-    "Limits",
-    "Lock",
-    "MultiLock",
-    "RWLock",
-    "RangeLease",
-    "RangeLock",
-    "RangeUpgradableLease",
-    "RangeWriterLease",
-    "RateDecision",
-    "RateLimit",
-    "ReentrantLease",
-    "Schedule",
-    "Semaphore",
-    "Session",
-    "SingleFlight",
-    "Term",
-    "Tick",
-    "Turn",
-    "Turnstile",
-    "UniqueJob",
-    "UpgradableLease",
-    "WriterLease",
-    "current_lease",
-    "ensure_held",
-]
+__all__ = ["RateDecision", "Tick", "Turn", "current_lease", "ensure_held"]
+__all__ += _generated.__all__

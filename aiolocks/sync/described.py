@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Self, TypeVar, cast
 
 from .. import Session as AsyncSession
+from .. import __getattr__ as _public
 from .._tasks import empty_context
-from ..kinds import load
 from .leases import LeaseT, OnLost
 from .link import Link
 from .loopthread import Errand, LoopThread, nothing
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 def kind(name: str) -> Any:
     """The asynchronous class of that name: most programs use few of them."""
-    return load(name)
+    return _public(name)
 
 
 class Described(SyncOnly):

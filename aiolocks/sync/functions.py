@@ -262,21 +262,7 @@ class Weighed(SyncOnly):
         return f"<sync Weighed {self._weight!r} of {self._limit!r}>"
 
 
-# -- Latches and turnstiles.
-
-
-class BaseLatch(Described):
-    """A latch for threads. As a context manager it waits until the latch is open."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        self._ask(lambda it: it.wait())
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Does nothing."""
+# -- Turnstiles.
 
 
 class BaseTurnstile(Described):

@@ -159,17 +159,23 @@ async def test_three_of_five_are_down(five: Masters, nothing_on, how: str, met: 
 
 @pytest.mark.leaves_keys
 async def test_refusals_and_faults_are_told_apart(five: Masters) -> None:
-    clients = five.clients()
-    lock = await warm(clients, ttl=20)
-    lease = await Redlock(five.clients(), "a", ttl=2).acquire()
+    lock = await warm(five.clients(), ttl=20)
+    (await Redlock(five.clients(), "a", ttl=300).acquire()).detach()
+    brief = await Redlock(five.clients(), "b", ttl=2).acquire()
     five.servers[0].kill()
-    with pytest.raises(LockTimeoutError) as caught:
-        await lock.acquire(blocking_timeout=0.4)
-    remaining = caught.value.remaining
-    assert remaining is not None
-    assert 0 < remaining <= 2
-    # With one of five unreachable, two who refuse leave no majority: the rest may not have answered yet.
-    assert caught.value.detail.count("held elsewhere") >= 2
+
+    async def refusal() -> LockTimeoutError | None:
+        """As soon as a majority has answered in time."""
+        with pytest.raises((LockTimeoutError, BackendError)) as caught:
+            await lock.acquire(blocking_timeout=0.4)
+        # With one of five unreachable, two that refuse leave no majority: the other ones may not have
+        # answered yet.
+        refused = isinstance(caught.value, LockTimeoutError) and caught.value.detail.count("held elsewhere")
+        return caught.value if refused >= 2 else None
+
+    error = await eventually(refusal, within=60)
+    assert error.remaining is not None
+    assert 20 < error.remaining <= 300  # of the holder's ttl
     for server in five.servers[1:3]:
         server.kill()
     with pytest.raises((BackendError, LockTimeoutError)) as refused:
@@ -179,8 +185,9 @@ async def test_refusals_and_faults_are_told_apart(five: Masters) -> None:
     assert text.count("unreachable") >= 1
     assert sum(text.count(said) for said in ("unreachable", "held elsewhere", "no answer yet")) == 5
     assert all(str(server.path) in text for server in five.servers)
-    with pytest.raises(BackendError, match=r"of 5 masters, .*unreachable"):
-        await lease.release()
+    # Lost, where the machine has stood still for so long that it could not be renewed.
+    with pytest.raises((BackendError, LockLostError), match=r"of 5 masters, .*unreachable|renewal"):
+        await brief.release()
 
 
 async def test_t_rl_3_each_subset_of_five(five: Masters, nothing_on) -> None:

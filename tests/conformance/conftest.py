@@ -135,7 +135,7 @@ KINDS = [
     Kind("rangelock.upgradable", _part("upgradable"), ("poll",)),
     Kind("redlock", OneServerAsThree, ("tracking",), masters=MASTERS),
 ]
-CONFORMS = [*KINDS, *(kind for found in declared("CONFORMS") for kind in found)]
+CONFORMS = [*KINDS, *(Kind(*row) for rows in declared("CONFORMS") for row in rows)]
 KEEPING = [
     Kind("lock", Lock, ("tracking", "keyspace", "poll", "plain", "cluster-tracking")),
     Kind("fair", FairLock, ("plain", "tracking", "cluster-poll")),

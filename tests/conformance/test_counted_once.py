@@ -34,6 +34,7 @@ from aiolocks import (
 from aiolocks.transport import connection
 from tests.conformance.conftest import CONFORMS
 from tests.conftest import Connect, OwnServer
+from tests.kinds import declared
 
 CALLERS = 100
 STILL = 0.7
@@ -220,7 +221,10 @@ async def flights(session: Session, stop: Stop) -> None:
 
 
 REMEMBERED: list[Row] = [latch, turnstile, admissions, submit, tickets, ticks]
-OF_ITSELF: list[Row] = [reset_of_a_latch, leave, permits, one_key, register, adopted, stolen, flights]
+OF_ITSELF: list[Row] = [
+    *(reset_of_a_latch, leave, permits, one_key, register, adopted, stolen, flights),
+    *declared("COUNTED_ONCE"),
+]
 """Of their kinds, a row above has the same memory, or what stands on the server is memory enough."""
 
 

@@ -1,7 +1,8 @@
-"""The table of kinds and their properties: `python -m tests.docs.matrix` writes docs/reference/index.md.
+"""The tables of kinds, their properties and their permissions: `python -m tests.docs.matrix` writes
+docs/reference/index.md.
 
 The properties come from the registry of kinds, from their classes and from the measured requests. Only the
-words of a row are typed.
+words of a row are typed: here, or in the module of `tests/kinds` that has the kind (`ROW`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from aiolocks.lock.acquirable import Acquirable
 from aiolocks.transport.commands.family import kinds
 from benchmarks.docs import results
 from benchmarks.model import Report
+from tests.kinds import declared
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/index.md"
-BEGIN, END = "<!-- kinds -->\n", "<!-- /kinds -->"
 YES, NO, NONE = "yes", "no", "-"
-PERMISSIONS = "../how-to/use-in-production.md#set-up-the-server"
+PERMISSIONS = "#permissions"
 
 
 class Row(NamedTuple):
@@ -93,6 +94,7 @@ ROWS = [
     Row("RateLimit", "so many requests in so many seconds", in_order=True),
     Row("Latch", "all who wait, once it is open"),
     Row("FencedRegister", "no write is later than a newer one"),
+    *(Row(*row) for row in declared("ROW")),
 ]
 HEADINGS = (
     "kind",
@@ -111,11 +113,25 @@ HEADINGS = (
 
 
 def text() -> str:
-    """The page, with the table between its marks."""
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    lines = ["", *(f"| {' | '.join(cells)} |" for cells in _cells()), "", ""]
-    return before + BEGIN + "\n".join(lines) + END + after
+    """The page, with the tables between their marks."""
+    page = PAGE.read_text("utf-8")
+    for name, rows in {"kinds": _cells(), "permissions": _permissions()}.items():
+        before, begin, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        lines = ["", *(f"| {' | '.join(cells)} |" for cells in rows), "", ""]
+        page = before + begin + "\n".join(lines) + end + after
+    return page
+
+
+def _permissions() -> Iterator[tuple[str, ...]]:
+    yield ("kind", "append")
+    yield ("---", "---")
+    by_needs: dict[tuple[str, ...], list[str]] = {}
+    for kind in kinds().values():
+        if kind.needs:
+            by_needs.setdefault(kind.needs, []).append(f"`{kind.title}`")
+    for needs, titles in by_needs.items():
+        yield (", ".join(titles), f"`{' '.join(f'+{word}' for word in sorted(needs))}`")
 
 
 def _cells() -> Iterator[tuple[str, ...]]:
@@ -178,7 +194,7 @@ def _asked(row: Row, session: Session) -> Asked:
 
 def _requests() -> dict[str, str]:
     """Of acquire and release, where nobody else wants the lock."""
-    (costs,) = [one for one in Report.load(results(ROOT / "docs")).results if one.title == "costs"]
+    costs = Report.load(results(ROOT / "docs")).by_title["costs"][0]
     first = costs.figures[0].key
     return {one.contender: f"{one.figures[first].median:.0f}" for one in costs.standings}
 

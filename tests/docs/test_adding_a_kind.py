@@ -60,12 +60,11 @@ def copied(tree: Path) -> Path:
     return tree
 
 
-def test_a_kind_takes_six_files_and_a_line_in_each_of_three_lists() -> None:
+def test_a_kind_takes_five_files_and_a_line_in_each_of_two_lists() -> None:
     files = [block.title for block in BLOCKS]
-    assert len([title for title in files if not title.endswith(("__init__.py", "mkdocs.yml"))]) == 6
+    assert len([title for title in files if not title.endswith(("__init__.py", "mkdocs.yml"))]) == 5
     assert [title for title in files if title.endswith(("__init__.py", "mkdocs.yml"))] == [
         "aiolocks/__init__.py",
-        "aiolocks/kinds/__init__.py",
         "mkdocs.yml",
     ]
     for block in BLOCKS:

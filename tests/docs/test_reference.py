@@ -69,12 +69,11 @@ def test_it_has_every_public_name() -> None:
 
 # How to use a FencedRegister is a part of the page on fencing.
 @pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind != "FencedRegister"), "Redlock"])
-def test_each_kind_has_its_pages(kind: str) -> None:
-    readme = ROOT / "README.md"
-    (row,) = re.findall(rf"^\|.*\[`{kind}`\]\(.*$", readme.read_text("utf-8"), re.MULTILINE)
-    reference, how_to, *_ = re.findall(r"\]\(([^)#]+)", row)
-    assert f"::: aiolocks.{kind}\n" in REFERENCE[Path(reference).stem]
-    assert any(f"{kind}(" in block.text for block in read(ROOT / how_to).blocks if block.language == "python")
+def test_each_kind_has_its_row_and_its_page(kind: str) -> None:
+    which = ROOT / "docs" / "how-to" / "which-one.md"
+    pages = re.findall(rf"\[(?:a )?`{kind}`\]\(([^)#]+)", which.read_text("utf-8"))
+    blocks = [block for page in pages for block in read(which.parent / page).blocks]
+    assert any(f"{kind}(" in block.text for block in blocks if block.language == "python")
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -183,13 +182,6 @@ def test_it_explains_each_permission() -> None:
     rows = re.findall(r"^\| (`.+?`) \| ", section("Permissions"), re.MULTILINE)
     explained = {command.replace(" ", "|") for row in rows for command in re.findall(r"`(.+?)`", row)}
     assert explained == allowed_commands() | OPTIONAL
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_has_the_words_of_each_kind(kind: str) -> None:
-    rows = re.findall(r"^\| (`.+`) \| `(\+[+\w ]+)` \|$", HOW_TO.prose, re.MULTILINE)
-    (words,) = [words for kinds, words in rows if f"`{kind}`" in kinds]
-    assert {word.removeprefix("+") for word in words.split()} == {*KINDS[kind].needs}
 
 
 OPTIONAL = {"select", *KNOWS_ITSELF, *TRACKING}

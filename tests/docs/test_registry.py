@@ -37,8 +37,7 @@ def test_the_simulated_world_has_it(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", EACH)
 def test_threads_have_it(kind: Kind) -> None:
-    of = sync.SingleFlight if kind.title == "Turn" else sync.Session
-    assert hasattr(of, kind.title.lower())
+    assert hasattr(getattr(sync, kind.made_by or "Session"), kind.title.lower())
 
 
 async def test_each_whose_acquire_gives_a_lease_conforms() -> None:

@@ -24,6 +24,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks.transport.request import lua_sections
+from tests.kinds import declared
 from tests.lua.scripts import Scripts, shipped
 
 Check = Callable[[Any], Awaitable[None]]
@@ -97,11 +98,14 @@ VERDICT = Path(__file__).with_name("verdict.txt")
 def depended_on() -> dict[str, bytes]:
     """What a verdict depends on: the scripts, the checks, and what shows mutants to them.
 
-    Not the rest of the library, through which some checks ask, nor the server: `more` judges with these.
+    Not the rest of the library, through which some checks ask, nor the server: `more` judges with these. Nor
+    the sections that a module of `tests/kinds` judges itself, in each run.
     """
     folder = Path(__file__).parent
     files = [*folder.glob("*.py"), *folder.glob("*.lua")]
-    return {path.name: path.read_bytes() for path in files} | lua_sections()
+    apart = {name for names in declared("JUDGED") for name in names}
+    sections = {name: text for name, text in lua_sections().items() if name not in apart}
+    return {path.name: path.read_bytes() for path in files} | sections
 
 
 def digest(texts: Mapping[str, bytes]) -> str:

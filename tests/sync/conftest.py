@@ -12,6 +12,7 @@ from redis import Redis
 
 from aiolocks.sync import Session
 from aiolocks.testing import EmbeddedServer
+from aiolocks.transport.commands.family import families
 from tests.conftest import blocking
 
 
@@ -48,9 +49,10 @@ def locks(url: str) -> Iterator[Session]:
 
 def held(redis: Redis) -> list[str]:
     """The keys of what is held or waited for: all but what is remembered for a while."""
+    remembered = "|".join(name for name, family in families().items() if not family.can_be_held)
     kept = re.compile(
-        rb"(\.(fence|value|stolen|answers|puts|idle|over|history|register|terms)|:turnstile|:latch(\.steps)?"
-        rb"|:ratelimit\.(bucket|log)):"
+        r"(\.(fence|value|stolen|answers|puts|idle|over|history|register|terms)"
+        rf"|:({remembered})(\.(?!queue|bell|waits)\w+)?):".encode()
     )
     return sorted(key.decode() for key in redis.scan_iter("*") if not kept.search(key))
 

@@ -17,14 +17,22 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import aiolocks
 from aiolocks.kinds.ratelimit import AllLimits
 from aiolocks.lock.acquirable import Acquirable
-from aiolocks.sync import described, functions, leases, locks, session
+from aiolocks.transport.commands.family import kinds
 
 TARGET: Final = Path(aiolocks.__file__).parent / "sync/_generated.py"
+try:
+    import aiolocks.sync
+except ImportError:  # the file as it stands asks for what no longer exists
+    sys.modules["aiolocks.sync._generated"] = empty = ModuleType("aiolocks.sync._generated")
+    vars(empty)["__all__"] = []
+from aiolocks.sync import described, functions, leases, locks, session  # noqa: E402
+
 WIDTH: Final = 110
 
 
@@ -85,25 +93,30 @@ lease = locks.lock("order:17").acquire()  # until lease.release()
 ```
 
 Each of these waits up to the lock's `blocking_timeout`, and raises what `acquire` raises."""
-KINDS: Final = [
+OWN: Final = [
     Made("Lock", Acquirable, "BaseLock[LeaseT]", "Lease", lead=LOCK_DOC, final=False),
-    Made("MultiLock", aiolocks.MultiLock, "Lock[Lease]", "Lease"),
-    Made("Semaphore", aiolocks.Semaphore, "Lock[Lease]", "Lease"),
-    Made("Limits", aiolocks.Limits, "Lock[Lease]", "Lease"),
-    Made("RWLock", aiolocks.RWLock, "Described"),
-    Made("RangeLock", aiolocks.RangeLock, "Described"),
     Made("Leadership", aiolocks.Leadership, "BaseLeadership[Term], Lock[Term]", "Term"),
     Made("UniqueJob", aiolocks.UniqueJob, "Described", "Lease"),
     Made("RateLimit", aiolocks.RateLimit, "BaseRateLimit", also=(AllLimits.__mro__[1],)),
-    Made("Latch", aiolocks.Latch, "BaseLatch"),
     Made("Turnstile", aiolocks.Turnstile, "BaseTurnstile"),
-    Made("FencedRegister", aiolocks.FencedRegister, "Described"),
     Made("Combiner", aiolocks.Combiner, "BaseCombiner"),
     Made("SingleFlight", aiolocks.SingleFlight, "BaseSingleFlight"),
     Made("Schedule", aiolocks.Schedule, "BaseSchedule", "Lease"),
 ]
 PLAIN_LOCKS: Final = [aiolocks.Lock, aiolocks.FairLock, aiolocks.ReentrantLock, aiolocks.Redlock]
 """Those whose objects are a `Lock`."""
+MADE_OF: Final = [getattr(aiolocks, kind.title) for kind in kinds().values() if not kind.made_by]
+"""All that a session makes, in the order of the registry."""
+KINDS: Final = [
+    *OWN,
+    *(
+        Made(cls.__name__, cls, "Lock[Lease]", "Lease")
+        if issubclass(cls, Acquirable)
+        else Made(cls.__name__, cls, "Described")
+        for cls in MADE_OF
+        if cls not in PLAIN_LOCKS and cls not in {made.of for made in OWN}
+    ),
+]
 LEASE_OF: Final = {"ReentrantLock": "ReentrantLease"}
 LEFT_OUT: Final = {
     ("Lease", "acquired_by"),
@@ -465,12 +478,32 @@ class Maker:
             for name in members(cls)
             if name not in hand and (made.name, name) not in LEFT_OUT
         ]
+        if "__aenter__" in vars(made.of) and "__enter__" not in hand:
+            found.append(self.entered(made))
         generic = ", Generic[LeaseT]" if made.name == "Lock" else ""
         final = "@final\n" if made.final else ""
         slots = "    __slots__ = ()\n"
         return (
             f"{final}class {made.name}({made.bases}{generic}):\n{docstring(lead, 4)}\n\n{slots}\n"
             + "\n".join(found)
+        )
+
+    def entered(self, made: Made) -> str:
+        """`with`, of a class whose `async with` needs nothing of its task."""
+        returns = self.annotation(function_of(made.of, "__aenter__").returns, made.of.__module__)
+        self.values["TracebackType"] = "types"
+        said = inspect.getdoc(made.of.__aexit__)
+        given = "exc_type, exc, traceback"
+        return (
+            f"    def __enter__(self) -> {returns}:\n"
+            f"        return self._ask(lambda it: it.__aenter__())\n\n"
+            "    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None,"
+            " traceback: TracebackType | None) -> None:\n"
+            + (
+                f'        """{said}"""\n'
+                if said == "Does nothing."
+                else f"        self._ask(lambda it: it.__aexit__({given}))\n"
+            )
         )
 
     # -- the session
@@ -548,12 +581,6 @@ class Maker:
     def session(self) -> str:
         made = Made("Session", aiolocks.Session, "BaseSession")
         doc = inspect.getdoc(session.BaseSession) or ""
-        kinds = [
-            aiolocks.Lock, aiolocks.FairLock, aiolocks.ReentrantLock, aiolocks.MultiLock, aiolocks.Semaphore,
-            aiolocks.Limits, aiolocks.RWLock, aiolocks.RangeLock, aiolocks.Redlock, aiolocks.UniqueJob,
-            aiolocks.Schedule, aiolocks.Leadership, aiolocks.SingleFlight, aiolocks.Turnstile,
-            aiolocks.FencedRegister, aiolocks.RateLimit, aiolocks.Latch, aiolocks.Combiner,
-        ]  # fmt: skip
         own = [
             self.member(made, aiolocks.Session, name)
             for name in members(aiolocks.Session)
@@ -561,7 +588,7 @@ class Maker:
         ]
         return (
             f"@final\nclass Session(BaseSession):\n{docstring(doc, 4)}\n\n    __slots__ = ()\n\n"
-            + "\n".join([*own, *map(self.factory, kinds)])
+            + "\n".join([*own, *map(self.factory, MADE_OF)])
         )
 
     def text(self) -> str:
@@ -581,6 +608,7 @@ class Maker:
             'T = TypeVar("T")\n\n',
             SEVERAL,
             *(f"{text}\n" for text in classes),
+            f"__all__ = {sorted(made_names())!r}",
         ]
         return "\n".join(parts)
 

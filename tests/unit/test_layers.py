@@ -79,7 +79,6 @@ OF_SEVERAL = {
     "aiolocks.lock.wakeups._Ringing",  # all answers that tell of bells
     "aiolocks.transport.commands.base._Belled",  # the steps of each kind that waits
     "aiolocks.transport.connection.Fallback",  # Multiplexed and Serial
-    "aiolocks.transport.connection.Router",  # Clustered and ForMain
     "aiolocks.transport.request.Transport",
     "aiolocks.transport.tls.Connecting",  # the pools of redis-py and of valkey-py
 }

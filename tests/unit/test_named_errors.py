@@ -24,6 +24,7 @@ from aiolocks import (
     UniqueJob,
 )
 from tests.conftest import Connect, OwnServer
+from tests.kinds import declared
 
 ASKED: dict[str, Callable[[Session], Awaitable[Any]]] = {
     "a wait": lambda session: Lock(session, "order:17", ttl=0.3).acquire(),
@@ -41,6 +42,7 @@ ASKED: dict[str, Callable[[Session], Awaitable[Any]]] = {
     "a register": lambda session: FencedRegister(session, "order:17").read(),
     "operators": lambda session: session.force_release("order:17"),
 }
+ASKED |= {str(number): ask for number, ask in enumerate(declared("ASKED"))}
 
 
 async def _never() -> None:

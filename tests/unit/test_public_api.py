@@ -142,7 +142,7 @@ CLASSES = [getattr(aiolocks, name) for name in sorted(NAMES) if isinstance(getat
 ACQUIRABLE = "name of acquire try_acquire locked adopt __aenter__ __aexit__ __call__"
 LEASE = (
     "name kind ttl metadata token fencing_token state remaining ensure_held owned extend release "
-    "wait_lost detach __aenter__ __aexit__"
+    "wait_lost wait_released detach __aenter__ __aexit__"
 )
 MEMBERS = {
     Lock: ACQUIRABLE,
@@ -246,7 +246,7 @@ def test_exports_the_names_of_the_contract_and_no_others() -> None:
 
 
 def test_everything_else_at_the_top_is_a_module() -> None:
-    others = {name: value for name, value in vars(aiolocks).items() if name not in NAMES and name[:2] != "__"}
+    others = {name: value for name, value in vars(aiolocks).items() if name not in NAMES and name[0] != "_"}
 
     assert all(inspect.ismodule(value) for value in others.values())
 
@@ -319,13 +319,16 @@ def test_the_options_of_all_kinds_are_those_of_lock(cls) -> None:
     assert {name: own[name] for name in common} == {name: of_lock[name] for name in common}
     assert {name: own[name].default for name in common} == {name: DEFAULTS[name] for name in common}
     assert not [
-        name for name in common if f" {name}: " in text and (cls, name) != (ReentrantLock, "metadata")
+        name
+        for name in common
+        if f" {name}: " in text
+        and (cls, name) not in ((ReentrantLock, "metadata"), (ReentrantLock, "confirm"))
     ]
 
 
 def test_lock_takes_what_the_contract_says() -> None:
     assert positional(Lock) == ["client", "name"]
-    assert parameters(FairLock) == COMMON | {"replicas": 0, "at_least": 0.0}
+    assert parameters(FairLock) == COMMON | {"replicas": 0, "at_least": 0.0, "confirm": True}
     assert parameters(Lock) == parameters(FairLock) | {"cache": 0.0}
 
 

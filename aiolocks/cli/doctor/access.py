@@ -65,7 +65,7 @@ INSPECTING: Final[Sequence[str]] = ("scan", "type", "hgetall")
 def others() -> dict[str, Sequence[str]]:
     """The commands that others need besides those of a `Lock`, by kind.
 
-    NOTE: the table in docs/how-to/use-in-production.md is the same.
+    NOTE: the table in docs/reference/index.md is made of the same.
     """
     needs: dict[str, Sequence[str]] = {kind.title: kind.needs for kind in kinds().values() if kind.needs}
     return needs | {"session.inspect()": INSPECTING}

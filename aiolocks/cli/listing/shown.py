@@ -13,6 +13,7 @@ from ... import HolderInfo, LockInfo, WaiterInfo
 from ..._holders import interval
 from ..._visible import in_line, visible
 from ...inspect.twins import Twins, in_words
+from ...transport.commands.family import kinds
 
 _MOST_NAMED = 5
 """Prefixes that a hint names."""
@@ -65,9 +66,7 @@ def details(info: LockInfo, holder: HolderInfo | None, encoding: str = "utf-8") 
             f"one of {holder.names} names" if (holder.names or 1) > 1 else None,
         ]
     said += [
-        f"{info.value} went through" if info.kind == "turnstile" else None,
-        f"{info.value} left" if info.kind in ("ratelimit", "latch") else None,
-        f"{info.value} items wait" if info.kind == "combiner" else None,
+        None if info.value is None else (kinds()[info.kind].value or "").format(info.value),
         kept(info),
         f"! {in_line(info.problem)}" if info.problem else None,
     ]

@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
+from types import ModuleType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
 from ..answers import Answer, Kept, Released, released
@@ -236,34 +238,49 @@ class Kind(NamedTuple):
         family: How it is kept.
         name: The name space of its keys, and its name for operators.
         title: Its public class.
-        shows_value: It has a number to show: `LockInfo.value`.
+        value: What `LockInfo.value` counts, as a text with `{}` for the number; empty where only its holders
+            show the number. None: it has no number.
         lasting: It has a history, of interest while no holder runs or leads.
         needs: The commands that its scripts call besides the commands of a `Lock`.
         of: The name space whose keys it has, if not one of its own.
+        made_by: The class that has a method which makes it, if users do not make it themselves.
+        measured: The metrics that it has, of those in `contrib/_measuring.py`, where its calls give no lease.
     """
 
     family: Family
     name: str
     title: str
-    shows_value: bool = False
+    value: str | None = None
     lasting: bool = False
     needs: tuple[str, ...] = ()
     of: str = ""
+    made_by: str = ""
+    measured: tuple[str, ...] = ()
 
 
 _modules: Final[list[str]] = []
 
 
 def kinds_are_in(modules: Iterable[str]) -> None:
-    """Says which modules have `KINDS`. They are imported when all kinds are asked for."""
+    """Says which modules may have `KINDS`. They are imported when all kinds are asked for."""
     _modules.extend(modules)
 
 
 @functools.cache
 def kinds() -> Mapping[str, Kind]:
     """All kinds, by name."""
-    every = [kind for module in _modules for kind in importlib.import_module(module).KINDS]
-    return {kind.name: kind for kind in every}
+    return {kind.name: kind for module in _modules for kind in _declared(importlib.import_module(module))}
+
+
+def kind_in_use(name: str) -> Kind | None:
+    """The kind of that name, without an import: None if this process has not used it."""
+    modules = [sys.modules[module] for module in _modules if module in sys.modules]
+    return next((kind for module in modules for kind in _declared(module) if kind.name == name), None)
+
+
+def _declared(module: ModuleType) -> tuple[Kind, ...]:
+    found: tuple[Kind, ...] = getattr(module, "KINDS", ())
+    return found
 
 
 @functools.cache  # looking at keys asks for each of them

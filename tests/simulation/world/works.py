@@ -109,6 +109,7 @@ class Ledger:
     counts: Counts = field(init=False)
     combined: Combined = field(init=False)
     ends: Ends = field(init=False)
+    own: dict[str, Any] = field(default_factory=dict)  # of a kind that stands in `tests/kinds`: as it likes
 
     def __post_init__(self) -> None:
         self.ticks = Ticks(self.referee, self.random, travel=self.travel)
