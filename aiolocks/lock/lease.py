@@ -762,11 +762,15 @@ class Possession(BodyScope, Releasing, Claim):
         # As `Request.ask`.
         request.on_reply = self._answered
         request.on_fault = self._unanswered
-        request.until = started + (options.ttl if blocking_timeout is None else blocking_timeout)
+        patience = self.commands.hasty or options.ttl
+        request.until = started + (patience if blocking_timeout is None else blocking_timeout)
         request.on_late = engine.wake_own
         engine.waiting[self] = None
         gate.asking = self
-        engine.send(request)
+        if gate.contended_bell:
+            engine.bells.ask_and_listen(request, gate)
+        else:
+            engine.send(request)
 
     def wait_briefly(self) -> None:
         """Waits, for a single try: for the answer of the session that keeps it, or for a moment."""

@@ -30,12 +30,8 @@ from .clock import seconds
 from .waiter import Waiter
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
-    from ..transport import Granted, Listener, Refused, Request
-    from ..transport.commands.base import NameSteps
-=======
     from ..transport import Granted, Refused, Request
->>>>>>> main
+    from ..transport.commands.base import NameSteps
     from .context import Context
     from .lease import Possession, Resource
     from .tenure import Tenure
@@ -452,16 +448,10 @@ class Gate:
         """It was granted, and nothing has come between: no turn is owed or given."""
         self.asking = self.refusal = None
         self.answered_at = now
-<<<<<<< HEAD
-        self._turns.begin(others, now)
-        self.here.add(lease)
-=======
-        self.refusal = None
         if self.contended_bell:
             self.contended_bell = b""
-        self._turns.granted(others, now)
-        self.here.add(claim)
->>>>>>> main
+        self._turns.begin(others, now)
+        self.here.add(lease)
 
     def promote(self, lease: Possession) -> Waiter:
         """Its acquire is more than a plain request, and goes on as a waiter, the head.
@@ -805,16 +795,11 @@ class Gate:
 
     def listen(self, acquisition: Waiter) -> None:
         """The head was refused, and so its bell hangs: the session listens for it."""
-<<<<<<< HEAD
-        if not self._armed:
-            self._listened_for()
-            self._engine.bells.listen_for(self, acquisition.lease.listener())
-=======
         if self._armed:
             return
         self._listened_for()
         if not self._listens_along:
-            listener = acquisition.claim.listener()
+            listener = acquisition.lease.listener()
             self.contended_bell = listener.bell if isinstance(listener, Listener) else b""
             self._engine.bells.listen_for(self, listener)
 
@@ -835,8 +820,7 @@ class Gate:
                 self._answered = True
                 self._unseated = 0
             elif self._head is not None:
-                self._engine.bells.listen_for(self, self._head.claim.listener())
->>>>>>> main
+                self._engine.bells.listen_for(self, self._head.lease.listener())
 
     def not_ours(self, rung: Sequence[bytes], refused: Waiter) -> Sequence[bytes]:
         """Drops our own bell from `rung`. If it was there, the refusal has created it again: listen again."""

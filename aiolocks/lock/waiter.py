@@ -588,108 +588,6 @@ class Attempt(Acquiring):
         return f"<Attempt at {self.target} {self.stage.name}>"
 
 
-<<<<<<< HEAD
-=======
-@final
-class FirstAsk:
-    """An acquire whose first request is under way, where no task of its session waits or excludes it.
-
-    Most acquires are no more than this. Anything but a plain grant (in time, of a request that was written
-    once, without bells or replicas) makes a `Waiter` of it, in the same step: a refusal, a fault, another
-    acquire that comes or gets in, the end of its task or of the session.
-
-    Invariant: its request has one reader, which is this object or, from then on, its waiter. Both have the
-    same claim and the same future.
-
-    Args:
-        blocking_timeout: As of `Acquiring`. It needs no timer: the transport ends its request then.
-    """
-
-    grant: Granted | None = None
-    holders = ()
-    stage = Stage.ASKING
-    waiter: Waiter | None = None  # that has taken over
-
-    def __init__(self, target: Binding[Any], claim: Claim, blocking_timeout: float | None) -> None:
-        engine, gate, options = target.engine, target.gate, target.options
-        loop = engine.loop
-        self._gate = gate
-        self._timeout = blocking_timeout
-        self.claim = claim
-        self.target = target
-        self.done: asyncio.Future[None] = loop.create_future()
-        self.inside: Inside[Possession] = engine.entered.by(asyncio.current_task(loop))
-        self.started = started = engine.now()
-        self.standing = standing = gate.first_standing
-        call = claim.acquire(options.first_ttl_ms, standing)
-        # As `Request.ask`.
-        call.on_reply = self._answered
-        call.on_fault = self._failed
-        call.until = started + (options.ttl if blocking_timeout is None else blocking_timeout)
-        call.on_late = engine.wake_own
-        self.call: Request[Answer] | None = call
-        engine.waiting[self] = None
-        gate.asking = self
-        if not gate.contended_bell:
-            engine.send(call)
-        else:
-            engine.bells.ask_and_listen(call, gate)
-
-    def leave(self) -> None:
-        """As of `Acquiring`."""
-        if self.grant is None:
-            self.become_waiter().leave()
-        else:
-            self.grant = None
-            _give_back(self.target, self.claim)
-
-    def end_with(self, error: LockError) -> None:
-        """As of `Acquiring`."""
-        self.become_waiter().end_with(error)
-
-    def become_waiter(self) -> Waiter:
-        """It goes on as a waiter, the head of its gate, which reads the answer to its request."""
-        assert self.waiter is None, "it is one already"
-        waiter = self.waiter = Waiter(self.target, self.claim, self._timeout)
-        waiter.take_over(self)
-        return waiter
-
-    def _answered(self, answer: Answer) -> None:
-        call, options, engine = self.call, self.target.options, self.target.engine
-        assert call is not None
-        now = engine.now()
-        if (
-            type(answer) is not Granted
-            or answer.rung
-            or call.unconfirmed
-            or options.replicas
-            or now - call.sent >= options.dependable
-            or clocks.steady() - call.sent_steady >= options.dependable
-        ):
-            self.become_waiter()  # in doubt, the waiter decides: it is what the request calls back now
-            call.on_reply(answer)
-            return
-        self.call = None
-        self.answered_at = now
-        answer.sent = call.sent
-        answer.sent_steady = call.sent_steady
-        self.grant = answer
-        del engine.waiting[self]
-        self._gate.first_ask_granted(self.claim, answer.others, now)
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def _failed(self, fault: Fault) -> None:
-        call = self.call
-        assert call is not None
-        self.become_waiter()
-        call.on_fault(fault)
-
-    def __repr__(self) -> str:
-        return f"<FirstAsk for {self.target}>"
-
-
->>>>>>> main
 _ANSWERED_WITHIN: Final = 0.1
 """Seconds for which a single try waits for the answer of a session that keeps the lock between its uses."""
 _LONG: Final = 10.0
@@ -943,7 +841,7 @@ class Waiter(Acquiring):
             self._fault = fault  # an answer of the server weighs more than its silence now
         if self._maybe_executed:
             self._gate.take_place()
-        if fault.passing:
+        if fault.passing and self.lease.commands.hasty is None:
             self._sleep()
         else:
             self._give_up(fault.error)
@@ -1008,6 +906,8 @@ class Waiter(Acquiring):
     # -- the end of its patience
 
     def _ask_until(self) -> float:
+        if (hasty := self.lease.commands.hasty) is not None:
+            return self._engine.now() + hasty
         return self._silence_ends() if self._deadline is None else self._deadline
 
     def _silence_ends(self) -> float:
