@@ -225,7 +225,6 @@ class Context:
         "detector",
         "entered",
         "events",
-        "flush",
         "forget",
         "gates",
         "in_progress",
@@ -297,7 +296,6 @@ class Context:
         self.bells = bells
         self._transport = transport
         self.send = transport.send
-        self.flush = transport.flush
         self.forget = transport.forget
         self.prove = transport.prove
         # Of the bells, not of this object: an undo that is kept for long must not keep a session that no task

@@ -580,6 +580,8 @@ class Releasing:
         command.until = until
         command.on_late = engine.wake_own
         self._call = command
+        if at_once:
+            command.final = True
         engine.send(command, at_once=at_once, corked=corked)
 
     def until_ended(self) -> asyncio.Future[None]:
@@ -1018,14 +1020,12 @@ class Possession(BodyScope, Releasing):
             self.send(claim.end(ring=ring), until=until, corked=awaited)
             gate.holder_gone(claim)
             return
-        # No task waits for the answer. So the release is written in this very step: the process may end after
-        # it. Where a waiter of this session follows, its try leaves in the same write.
+        # No task waits for the answer. So the release is written in this very step, and not with the try of
+        # the next waiter of this session: the process may end after it.
         self.engine.unconfirmed[self] = None
-        self.send(claim.end(ring=ring), until=until, corked=awaited, at_once=not awaited)
+        self.send(claim.end(ring=ring), until=until, corked=False, at_once=True)
         gate.holder_gone(claim)
-        if awaited:
-            self.engine.flush()
-        else:
+        if not awaited:
             gate.not_waited_for()
 
     def _has_ended(self) -> None:

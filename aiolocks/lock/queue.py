@@ -736,6 +736,11 @@ class Gate:
         return self._resource.commands.all_bells
 
     @property
+    def armed(self) -> bool:
+        """Whether the bell hangs and the session listens for it, as far as is known."""
+        return self._armed
+
+    @property
     def heard(self) -> bool:
         """Whether the session is told when it is this gate's turn."""
         return self._armed and self._engine.hears

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 BELL_TTL: Final = 2.0
 """Seconds after which a bell is gone that is not hung up again: its waiter is dead."""
 BELL_TTL_MS: Final = int(BELL_TTL * 1000)
+FAR_BELL_TTL: Final = 5.0
+"""The same of a waiter that stands far from the front of the queue."""
+FAR_BELL_TTL_MS: Final = int(FAR_BELL_TTL * 1000)
 QUEUE_TTL_MS: Final = 10_000
 NO_TTL: Final = -1
 """The ms that a key without a ttl has left, as the server says."""

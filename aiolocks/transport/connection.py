@@ -224,6 +224,7 @@ class Multiplexed(asyncio.Protocol):
         self._stall = STALL
         self._deadlines = Deadlines(loop, self._unanswered, lambda: self.trouble)
         self._hung_up = False  # the present connection was ended by this side
+        self._told_of: set[Script | None] = set()  # scripts whose text was sent on the present connection
         self._idle_timer: asyncio.TimerHandle | None = None
         self._auth: Request[Any] | None = None  # the last one on the present connection
         self._renewed: tuple[str, ...] | None = None  # credentials to be told as soon as it is ready
@@ -250,7 +251,9 @@ class Multiplexed(asyncio.Protocol):
 
     # -- sending
 
-    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def send(  # noqa: C901 - a call more for each request would show
+        self, call: Request[Any], *, at_once: bool = False, corked: bool = False
+    ) -> None:
         if self._fallback is not None:
             self._fallback.send(call, at_once=at_once)
             return
@@ -272,6 +275,10 @@ class Multiplexed(asyncio.Protocol):
             self._queue.append(call)
             self.go_on()
             return
+        if call.final and self._ready and call.script not in self._told_of:
+            # The process may end before the server could say that it does not know the script.
+            self._told_of.add(call.script)
+            call.as_eval, call.plain = True, False
         if self._ready and not self._queue and not corked and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
             self._write((call,))
@@ -288,12 +295,6 @@ class Multiplexed(asyncio.Protocol):
             return self._fallback.forget(call)
         call.done = True
         return call.written or call.unconfirmed
-
-    def flush(self) -> None:
-        if self._fallback is not None:
-            self._fallback.flush()
-        elif self._ready and self._queue:
-            self._flush()
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -495,6 +496,7 @@ class Multiplexed(asyncio.Protocol):
         if isinstance(error, UnknownScriptError) and not call.as_eval:
             call.as_eval, call.plain = True, False
             call.written = False
+            self._told_of.discard(call.script)
             self.send(call)
             return
         if call.script is not None and self._redirected(call, error):
@@ -806,6 +808,7 @@ class Multiplexed(asyncio.Protocol):
         if self._ready and self._identity is not None:  # before, a connection carries no requests
             self._residue.add(self._identity, self._inflight)
         self._ready = False
+        self._told_of.clear()
         self._authenticate_no_more()
         if self._hearing_again is not None:
             self._hearing_again.cancel()

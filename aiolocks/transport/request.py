@@ -163,6 +163,7 @@ class Request(Generic[T]):
     done = False
     elsewhere = False  # a node has it that does not serve its slot, for this request only
     ended_by: Fault | None = None
+    final = False  # it may be the last that this process does
     guarded = False  # it goes to a node of a cluster
     mid_move = False  # it was refused because its slot moves, and is sent in the form for that
     on_late: Callable[[T], object] | None = None
@@ -579,13 +580,10 @@ class Transport(Protocol):
     def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         """Sends it, in order after earlier requests of the same lane.
 
-        Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
-        may be the last thing that this loop does); `corked` leaves it for the next call, which follows.
+        Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, and for a
+        release that no exit waits for, which may be the last thing that this process does); `corked` leaves
+        it for the next call, which follows.
         """
-        ...
-
-    def flush(self) -> None:
-        """Writes now what `corked` has left, where there is a connection to write to."""
         ...
 
     def prove(self, proof: Proof) -> None:

@@ -113,9 +113,6 @@ class Serial:
             self._deadlines.note(call.until)
         self._hire()
 
-    def flush(self) -> None:
-        """Each request is written by a task of its own turn."""
-
     def forget(self, call: Request[Any]) -> bool:
         if self._sagas is not None:
             self._sagas.forget(call)

@@ -101,7 +101,6 @@ class FakeTransport:
         self.answer: Callable[[str], Any] | None = None  # answers by itself, a turn of the loop later
         self.sent: list[Request[Any]] = []
         self.at_once: list[Request[Any]] = []
-        self.flushed: list[int] = []  # how many were sent before
         self.closed = False
         self.lateness = 0.0  # with which it ends a call whose time has passed
         self.kept: set[Possession] = set()  # so that none is collected unreleased when its test ends
@@ -127,9 +126,6 @@ class FakeTransport:
             self._loop.call_soon(call.reply, self.answer(verb(call)))
         else:
             self._untaken.put_nowait(call)
-
-    def flush(self) -> None:
-        self.flushed.append(len(self.sent))
 
     def _answered_by_itself(self, call: Request[Any]) -> bool:
         self.bell = next(iter(call.bells), self.bell)

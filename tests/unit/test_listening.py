@@ -63,6 +63,121 @@ async def test_while_nothing_ends_it_listens_and_asks_after_ten_seconds(session,
     await end(task)
 
 
+FAR = 1
+"""Behind the answers: the first waiter of the request stands far from the front."""
+
+
+async def times(transport, *answers: list[int]) -> list[float]:
+    """The seconds between requests to listen with these answers, and one more."""
+    found, since = [], now()
+    for answer in [*answers, None]:
+        call = await transport.asked("listen")
+        found.append(now() - since)
+        since = now()
+        if answer is not None:
+            call.reply(answer)
+    return found
+
+
+async def test_far_from_the_front_it_shows_less_often_that_it_lives(session, transport) -> None:
+    task = await one_asleep(session, transport)
+
+    found = await times(transport, [NO_END, FAR], [NO_END, FAR], [NO_END], [NO_END], [NO_END, FAR])
+
+    assert found == pytest.approx([0.6, 1.5, 1.5, 0.6, 0.6, 1.5])
+    await end(task)
+
+
+async def test_of_several_the_far_one_goes_with_others_or_not_at_all(session, transport) -> None:
+    tasks = await asleep(session, transport, "one", "two")
+    bells = []
+
+    for _ in range(6):
+        call = await transport.asked("listen")
+        bells.append(len(call.bells))
+        far = [number for number, bell in enumerate(call.bells, 1) if b"one" in bell]
+        call.reply([NO_END] * len(call.bells) + far)
+
+    assert bells == [2, 1, 2, 1, 2, 1]  # each 0.6 s: the far one every other time
+    await end(*tasks)
+
+
+async def test_once_it_is_alone_the_far_one_is_not_late(session, transport) -> None:
+    one, two = await asleep(session, transport, "one", "two")
+    (await transport.asked("listen")).reply([NO_END, NO_END, FAR])
+    began = now()
+    await end(two)
+    let_go(await transport.asked("release"))
+
+    await transport.asked("listen")
+
+    assert now() - began == pytest.approx(1.5)
+    await end(one)
+
+
+async def test_one_that_comes_beside_a_far_one_has_its_own_time(session, transport) -> None:
+    (far,) = await asleep(session, transport, "one")
+    (await transport.asked("listen")).reply([NO_END, FAR])
+    await asyncio.sleep(0.1)
+    began = now()
+    (near,) = await asleep(session, transport, "two")
+
+    call = await transport.asked("listen")
+
+    assert len(call.bells) == 1
+    assert b"two" in call.bells[0]
+    assert now() - began <= 0.6
+    await end(far, near)
+
+
+@pytest.mark.parametrize("news", ["rung", "all", "no answer", "gone"])
+async def test_what_is_newer_than_where_it_stands_makes_it_near(session, transport, news: str) -> None:
+    task = await one_asleep(session, transport)
+    listening = await transport.asked("listen")
+    listening.reply([NO_END, FAR])
+    match news:
+        case "rung":
+            transport.on_rung("tracking", listening.bells)
+        case "all":
+            transport.on_rung("tracking", None)
+        case "gone":
+            (await transport.asked("listen")).reply([GONE])
+        case _:
+            cut(await transport.asked("listen"))
+    refuse(await transport.asked("acquire"))
+    first = await transport.asked("listen")
+    began = now()
+    if news != "gone":
+        first.reply([NO_END])
+
+    await transport.asked("listen")
+
+    assert now() - began <= 0.6
+    await end(task)
+
+
+async def test_an_answer_that_is_older_than_a_ring_does_not_make_it_far(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    listening = await transport.asked("listen")
+    transport.on_rung("tracking", listening.bells)
+    listening.reply([NO_END, FAR])
+    assert not session._engine.bells._far
+    refuse(await transport.asked("acquire"))
+    await end(task)
+
+
+async def test_one_that_leaves_is_not_far_when_it_comes_again(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    (await transport.asked("listen")).reply([NO_END, FAR])
+    await end(task)
+    transport.remember_nothing()
+
+    task = await one_asleep(session, transport)
+
+    assert await times(transport) == pytest.approx([0.6])
+    await end(task)
+
+
 async def test_it_asks_when_the_lease_ends_that_it_was_told_of(session, transport) -> None:
     task = await one_asleep(session, transport)
     (await transport.asked("listen")).reply([400])

@@ -168,10 +168,6 @@ class Clustered:
         if not node.ready:
             self._nodes.look_after()
 
-    def flush(self) -> None:
-        for node in self._nodes.by_address.values():
-            node.flush()
-
     def forget(self, call: Request[Any]) -> bool:
         self._sagas.forget(call)
         call.done = True

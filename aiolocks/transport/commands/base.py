@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
-from ..answers import BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
+from ..answers import FAR_BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
 from ..driver import pack
 from ..request import Argument, JoinableRelease, Request, Script
 from .snapshots import of_nobody
@@ -72,7 +72,7 @@ class NameSteps:
     @property
     def lingers(self) -> float:
         """Seconds at most for which a waiter that is gone without a word stays in the way of other ones."""
-        return BELL_TTL
+        return FAR_BELL_TTL
 
     @property
     def nests(self) -> bool:

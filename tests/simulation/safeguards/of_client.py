@@ -74,6 +74,15 @@ OF_CLIENT: dict[str, Safeguard] = {
         python("lock.wakeups:Bells._listen", without="gate.listener()", instead="None"),
         ("lock", "fairlock", "rwlock"),
     ),
+    "far from the front: signs": Safeguard(
+        "A session shows that its waiters live also where they are far from the front.",
+        python(
+            "lock.wakeups:Bells._listen",
+            without="gate.listener()",
+            instead="None if gate in self._far else gate.listener()",
+        ),
+        ("far-fairlock", "far-lock"),
+    ),
     "listening at once": Safeguard(
         "A waiter hears its bell from its refusal on.",
         python("lock.waiter:Waiter._go_on", without="self._gate.listen(self)", instead="pass"),
