@@ -24,11 +24,12 @@ from ..transport import (
     STAYING,
     TOLD,
     WAITING,
+    Listener,
 )
 from .clock import seconds
 
 if TYPE_CHECKING:
-    from ..transport import Granted, Listener, Refused, Request
+    from ..transport import Granted, Refused, Request
     from .context import Context
     from .lease import Claim, Possession, Resource
     from .tenure import Tenure
@@ -253,6 +254,7 @@ class Gate:
         "_entering",
         "_head",
         "_in_turn",
+        "_listens_along",
         "_nesting",
         "_queue",
         "_resource",
@@ -261,6 +263,7 @@ class Gate:
         "_unseated",
         "answered_at",
         "asking",
+        "contended_bell",
         "first_standing",
         "here",
         "kept",
@@ -292,6 +295,9 @@ class Gate:
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
         self.seated = False  # the last refusal of a waiter has hung it up
+        # The bell, where the last acquire that none of this session was in the way of was refused.
+        self.contended_bell = b""
+        self._listens_along = False  # a request for its bell went with the one that asks
         self._unseated = 0  # the times in a row that it did not hang after a refusal, as far as is known
         self.here = Here(exclusive=resource.policy.exclusive)
         self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
@@ -427,6 +433,8 @@ class Gate:
         self.asking = None
         self.answered_at = now
         self.refusal = None
+        if self.contended_bell:
+            self.contended_bell = b""
         self._turns.granted(others, now)
         self.here.add(claim)
 
@@ -752,9 +760,32 @@ class Gate:
 
     def listen(self, acquisition: Waiter) -> None:
         """The head was refused, and so its bell hangs: the session listens for it."""
-        if not self._armed:
-            self._listened_for()
-            self._engine.bells.listen_for(self, acquisition.claim.listener())
+        if self._armed:
+            return
+        self._listened_for()
+        if not self._listens_along:
+            listener = acquisition.claim.listener()
+            self.contended_bell = listener.bell if isinstance(listener, Listener) else b""
+            self._engine.bells.listen_for(self, listener)
+
+    def listens_along(self) -> None:
+        """A request that reads the bell goes right behind one that asks."""
+        self._listens_along = True
+
+    def heard_along(self, hangs: bool | None) -> None:  # noqa: FBT001 - a reply
+        """The answer to that: whether the bell hangs, and is heard from then on; None: there is none.
+
+        Where it came before the refusal, which was sent again, the refusal finds that nothing was heard.
+        """
+        self._listens_along = False
+        if hangs is None:
+            self.unheard()
+        elif self._armed and not self._answered:
+            if hangs:
+                self._answered = True
+                self._unseated = 0
+            elif self._head is not None:
+                self._engine.bells.listen_for(self, self._head.claim.listener())
 
     def not_ours(self, rung: Sequence[bytes], refused: Waiter) -> Sequence[bytes]:
         """Drops our own bell from `rung`. If it was there, the refusal has created it again: listen again."""

@@ -626,12 +626,16 @@ class FirstAsk:
         # As `Request.ask`.
         call.on_reply = self._answered
         call.on_fault = self._failed
-        call.until = started + (options.ttl if blocking_timeout is None else blocking_timeout)
+        patience = claim.commands.hasty or options.ttl
+        call.until = started + (patience if blocking_timeout is None else blocking_timeout)
         call.on_late = engine.wake_own
         self.call: Request[Answer] | None = call
         engine.waiting[self] = None
         gate.asking = self
-        engine.send(call)
+        if not gate.contended_bell:
+            engine.send(call)
+        else:
+            engine.bells.ask_and_listen(call, gate)
 
     def leave(self) -> None:
         """As of `Acquiring`."""
@@ -944,7 +948,7 @@ class Waiter(Acquiring):
             self._fault = fault  # an answer of the server weighs more than its silence now
         if self._maybe_executed:
             self._gate.take_place()
-        if fault.passing:
+        if fault.passing and self.claim.commands.hasty is None:
             self._sleep()
         else:
             self._give_up(fault.error)
@@ -1011,6 +1015,8 @@ class Waiter(Acquiring):
     # -- the end of its patience
 
     def _ask_until(self) -> float:
+        if (hasty := self.claim.commands.hasty) is not None:
+            return self._engine.now() + hasty
         return self._silence_ends() if self._deadline is None else self._deadline
 
     def _silence_ends(self) -> float:

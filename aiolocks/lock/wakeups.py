@@ -20,6 +20,29 @@ each sign says where the waiter stands. The reasons why a waiter may give fewer 
    if they were near, and 5 s if they were far.
 6. The marks of readers and writers keep out other waiters wherever their owner stands. A waiter with marks is
    never far.
+
+A waiter listens from its first refusal on. Where the last acquire of its lock was refused, the next one asks
+and listens in one write: the script that asks, and right behind it a `GET` of the bell under `CLIENT
+CACHING`. The reasons why no ring goes unheard in that:
+
+1. A server executes the requests of a connection in their order. If the `GET` finds that the bell hangs, the
+   server tells of the next change of it. That is so on every server: which keys a *script* makes it remember
+   differs (Redis 6.2 and 7.0: all its KEYS; later ones: what it has read), and here no script reads the bell.
+   So the server tells the waiter of no other key of the lock, either.
+2. Only a write of this session itself ends that without a word. Such a write hangs the bell up again, and
+   does so only after a change by another client, of which the server has told, or where this session has
+   given its place up. The request that asks goes before the `GET`, and requests of other waiters of this
+   session find a bell that hangs.
+3. If the bell does not hang, it was rung between the two, or could not be hung up. Then the waiter listens as
+   after any refusal, and learns which it is.
+4. If the server lacks the script, the request that asks is sent again, behind the `GET`. Then the answer to
+   the `GET` comes before the refusal. It counts for nothing, and the refusal makes the waiter listen.
+5. If the connection ends between the two, every waiter asks again, on the next one.
+
+It takes tracking, for there the pushes come on the connection of the request, in order with the replies. With
+keyspace notifications, a waiter subscribes first, with RESP2 on another connection. And it takes one server:
+in a cluster the slot may move between the two requests, each of which would then go on by itself. Else the
+waiter listens when it was refused, as it does where nothing told that it would be.
 """
 
 from __future__ import annotations
@@ -41,6 +64,7 @@ from ..transport import (
     Listener,
     Request,
     Transport,
+    hanging,
     listening,
     one_request_each,
 )
@@ -193,6 +217,19 @@ class Bells:
         until = now + _ANSWERED_WITHIN
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
+
+    def ask_and_listen(self, asking: Request[Any], gate: Gate) -> None:
+        """In one write, where the asker will hear of its bell on the connection on which it asks."""
+        transport = self._transport
+        assert transport is not None
+        if transport.way != "tracking" or transport.by_slot:
+            transport.send(asking)
+            return
+        transport.send(asking, corked=True)
+        gate.listens_along()
+        until = self._loop.time() + _ANSWERED_WITHIN
+        listens = hanging(gate.contended_bell)
+        transport.send(listens.ask(gate.heard_along, lambda _: gate.heard_along(None), until=until))
 
     def listen_for(self, gate: Gate, listener: Listener | Request[int]) -> None:
         """In a request of its own: at once, for its bell hangs since a moment ago."""

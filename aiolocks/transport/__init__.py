@@ -18,7 +18,7 @@ from .answers import (
     Released,
     Stolen,
 )
-from .commands.listening import NEAR, Listener, listening, one_request_each, whereabouts
+from .commands.listening import NEAR, Listener, hanging, listening, one_request_each, whereabouts
 from .commands.lock import KeptSteps, LockSteps, a_question, locks_release
 from .commands.standing import BEHIND, BRIEF, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .dialect import PROTOCOLS, Dialect, Protocol
@@ -84,6 +84,7 @@ __all__ = [
     "check_master",
     "clocks",
     "closed_loops",
+    "hanging",
     "ignore",
     "known_ms",
     "listening",

@@ -57,6 +57,7 @@ class Long:
         """Whether it has to come after a long request."""
         if call.script is None or call.unconfirmed:  # that was sent before, on the main connection
             return False
+        # An undo also where its connection has ended, and only the server may still have what it undoes.
         return self.connection.may_execute(call) or _shares(call, self.connection.owed())
 
     def send(self, call: Request[Any]) -> None:

@@ -24,7 +24,7 @@ from .tokens import follow
 
 if TYPE_CHECKING:
     from .cluster.clustered import Clustered
-    from .sagas import Sagas
+    from .cluster.sagas import Sagas
 
 
 def open_clients(url: str) -> tuple[Any, Sequence[Any]]:
@@ -260,9 +260,9 @@ def _clustered(
     on_rung: OnRung,
 ) -> Transport:
     from .cluster.clustered import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .cluster.sagas import Sagas  # noqa: PLC0415
     from .cluster.slots import Slots  # noqa: PLC0415
     from .cluster_client import NodeConnectors, over_nodes  # noqa: PLC0415
-    from .sagas import Sagas  # noqa: PLC0415
 
     outages = Outages(loop)
     outage = Outage("the cluster", outages)

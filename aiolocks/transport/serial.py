@@ -22,13 +22,13 @@ from typing import Any, Final, final
 from .._tasks import empty_context
 from . import clocks, faults
 from .closed_loops import background
+from .cluster.sagas import SagaCommand, Sagas
 from .connection import MOST_CLOSED, STALL, STALL_MAXIMUM, Deadlines
 from .driver import UNANSWERED, BrokenError, MakeWords, NotConnectedError, UnknownScriptError
 from .faults import Fault
 from .outages import Outage
 from .replication import not_driven
 from .request import LONG, Proof, Request, Words
-from .sagas import SagaCommand, Sagas
 
 _RETRY_FIRST: Final = 0.01
 _RETRY_MAXIMUM: Final = 0.5

@@ -261,3 +261,20 @@ async def test_a_session_that_is_closed_while_a_long_request_waits_for_another(
     outcomes = await asyncio.gather(*writing, return_exceptions=True)
     assert all(isinstance(outcome, LockError) for outcome in outcomes)
     assert through.connections == 1
+
+
+async def test_a_long_request_that_waits_for_another_says_why_that_has_no_answer(
+    connect: Connect, through: Proxy
+) -> None:
+    async with Session(connect(through), command_timeout=1.5) as session:
+        register = FencedRegister(session, "a")
+        await register.write("first", 1)
+        through.drop_replies = True
+        writing = [asyncio.create_task(register.write(value, 1)) for value in ("second", LARGE[:500_000])]
+        await through.saw(b"second")
+        through.refuse = True
+        through.cut()
+        outcomes = await asyncio.gather(*writing, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [BackendError, BackendError]
+        assert "cannot be reached" in str(outcomes[1])
+        through.refuse = through.drop_replies = False

@@ -92,6 +92,7 @@ class FakeTransport:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.connected = True
         self.hears = False
+        self.way = "keyspace"
         self.outage_told = False
         self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None
         self.listening = False  # the test answers those, and requests for a seat, itself
@@ -197,6 +198,8 @@ def verb(call: Request[Any]) -> str:
     """Its script, in short; "sit" for an acquire that is to take a seat only."""
     if call.alone:
         return "sit"
+    if call.script is None:
+        return str(call.words()[0])
     return call.script.name.removeprefix("lock_").removeprefix("queue_").removeprefix("waiters_")
 
 

@@ -359,12 +359,10 @@ def test_in_several_slots_it_waits_for_all_of_them(answers: list[int], told: int
     commands = steps_of("p", names, retention_ms=1000, session="s")
     saga = commands.listener("t" * 32).saga()  # type: ignore[union-attr]
 
-    requests = next(saga)
-    with pytest.raises(StopIteration) as ended:
-        saga.send([[answer] for answer in answers])
+    _, requests = saga.first()
 
     assert [len(request.keys) for request in requests] == [1, 1]
-    assert ended.value.value == told
+    assert saga._told([[answer] for answer in answers]) == told
 
 
 async def test_a_wait_that_is_contended_takes_three_requests(session, transport) -> None:
@@ -382,6 +380,131 @@ async def test_a_wait_that_is_contended_takes_three_requests(session, transport)
     release = releasing(lease)
     let_go(await transport.asked("release"))
     await release
+
+
+# -- asking and listening in one write
+
+
+async def contended(session: Session, transport) -> Lock:
+    """A lock of which the last acquire was refused."""
+    lock = Lock(session, "name")
+    transport.kept.add(lock)
+    before = await one_asleep(session, transport)
+    transport.on_rung("tracking", transport.sent[-1].bells)
+    grant(await transport.asked("acquire"))
+    release = releasing(await before)
+    let_go(await transport.asked("release"))
+    await release
+    transport.remember_nothing()
+    return lock
+
+
+async def asks_and_listens(session: Session, transport) -> tuple[asyncio.Task[Any], Any, Any]:
+    """A wait for such a lock; its request, and the one that went with it."""
+    transport.way = "tracking"
+    lock = await contended(session, transport)
+    task = asyncio.create_task(lock.acquire())
+    asking = await transport.asked("acquire")
+    listening = await transport.asked("GET")
+    assert transport.flushed == []
+    return task, asking, listening
+
+
+async def test_the_next_wait_takes_two_requests(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    assert listening.bells == listening.keys == (listening.args[1],)
+    refuse(asking, 30 * SECOND)
+    listening.reply(b"")
+    refused = now()
+
+    (await transport.asked("listen")).reply([NO_END])
+    assert now() - refused == pytest.approx(0.6, abs=0.1)  # until then, it neither asks nor listens
+    transport.on_rung("tracking", listening.bells)
+    woken = await transport.asked("acquire")
+
+    assert {*"wpl"} <= {*woken.args[4]}
+    assert transport.verbs == ["acquire", "GET", "listen", "acquire"]
+    await end(task)
+
+
+@pytest.mark.parametrize("bell", [None, b"rung"])
+async def test_a_bell_that_does_not_hang_then_is_listened_for(session, transport, bell) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    refuse(asking)
+    listening.reply(bell)
+    refused = now()
+
+    (await transport.asked("listen")).reply([GONE])
+    refuse(await transport.asked("acquire"))
+
+    assert now() == refused
+    await transport.asked("listen")
+    await end(task)
+
+
+async def test_what_was_heard_before_the_refusal_counts_for_nothing(session, transport) -> None:
+    """The server lacked the script, and the request that asks was sent again, behind the other one."""
+    task, asking, listening = await asks_and_listens(session, transport)
+    listening.reply(b"")
+    refuse(asking)
+
+    assert (await transport.asked("listen")).bells == listening.bells
+    await end(task)
+
+
+async def test_without_an_answer_to_that_it_polls_until_the_next_sign(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    refuse(asking)
+    deny(listening)
+    denied = now()
+
+    refuse(await transport.asked("acquire"))
+
+    assert now() - denied == pytest.approx(0.1)
+    await transport.asked("listen")
+    await end(task)
+
+
+async def test_one_that_was_rung_before_that_answer_asks(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    refuse(asking)
+    transport.on_rung("tracking", listening.bells)
+    listening.reply(b"")  # of the time before
+    refuse(await transport.asked("acquire"))
+
+    assert (await transport.asked("listen")).bells == listening.bells
+    await end(task)
+
+
+async def test_after_a_grant_at_once_it_listens_when_it_was_refused(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    grant(asking)
+    listening.reply(None)
+    release = releasing(await task)
+    let_go(await transport.asked("release"))
+    await release
+    transport.remember_nothing()
+
+    task = await one_asleep(session, transport)
+
+    assert transport.verbs == ["acquire", "listen"]
+    await end(task)
+
+
+@pytest.mark.parametrize(("way", "by_slot"), [("keyspace", False), ("tracking", True)])
+async def test_where_it_hears_elsewhere_or_its_slot_may_move_it_listens_when_it_was_refused(
+    session, transport, way: str, by_slot: bool
+) -> None:
+    transport.way, transport.by_slot = way, by_slot
+    lock = await contended(session, transport)
+    task = asyncio.create_task(lock.acquire())
+    asking = await transport.asked("acquire")
+    await turns()
+    assert transport.unasked == []
+    refuse(asking)
+
+    assert (await transport.asked("listen")).bells
+    await end(task)
 
 
 async def test_what_cannot_be_listened_for_is_polled(session, transport) -> None:

@@ -33,12 +33,12 @@ from ..keys import slot_of
 from ..outages import Outage
 from ..releases import Releases
 from ..request import Proof, Request
-from ..sagas import SagaCommand, Sagas
 from .backlogs import Backlogs
 from .connections import NodeConnections
 from .probes import Probes
 from .redirects import Redirects, slot_of_call
 from .refreshing import TopologyRefresher
+from .sagas import SagaCommand, Sagas
 from .scanning import cursor_behind, position
 from .slots import Slots
 

@@ -98,6 +98,11 @@ def listening(
     return Request(_LISTEN, bells, args, _numbers, bells=bells)
 
 
+def hanging(bell: bytes) -> Request[bool]:
+    """Whether the bell hangs; from then on its end is heard."""
+    return Request(None, (bell,), ("GET", bell), _hangs, bells=(bell,))
+
+
 def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterator[Sequence[Listener]]:
     """The listeners by request, of one slot where that counts.
 
@@ -121,6 +126,10 @@ def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterato
 def trial(bell: bytes) -> Request[int]:
     """Rings that bell, which no waiter has, to see if the server tells; also where it is out of memory."""
     return Request(_TRY, (bell,), (_TRY_TTL_MS,), int)
+
+
+def _hangs(raw: Any) -> bool:
+    return bool(raw == b"")
 
 
 def _numbers(raw: Any) -> Sequence[int]:

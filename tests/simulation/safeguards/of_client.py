@@ -89,6 +89,35 @@ OF_CLIENT: dict[str, Safeguard] = {
         ("lock", "semaphore", "rwlock"),
         covered_by="heartbeat",
     ),
+    "listening along: read": Safeguard(
+        "A waiter that asks where the last acquire was refused reads its bell right behind.",
+        python(
+            "lock.wakeups:Bells.ask_and_listen",
+            without="transport.send(listens.",
+            instead="(listens.",
+        ),
+        ("lock", "fairlock", "semaphore"),
+        covered_by="heartbeat",
+    ),
+    "listening along: answered too soon": Safeguard(
+        "Where the request that asks was sent again, what was read before it counts for nothing.",
+        python("lock.queue:Gate.heard_along", without="self._listens_along = False", instead="pass"),
+        ("lock", "fairlock", "semaphore"),
+        faulty=True,
+        sorts=("no scripts",),
+        covered_by="heartbeat",
+    ),
+    "listening along: on one connection": Safeguard(
+        "Where a bell is heard on another connection, a waiter does not ask and listen in one write.",
+        python(
+            "lock.wakeups:Bells.ask_and_listen",
+            without='transport.way != "tracking"',
+            instead='transport.way == "poll"',
+        ),
+        ("lock", "fairlock", "semaphore"),
+        covered_by="heartbeat",
+        unseen="the channel of the wait before is mostly heard still; a unit test looks at it",
+    ),
     "a bell that was put back": Safeguard(
         "A waiter whose bell a refusal has put back listens for it again.",
         python("lock.queue:Gate.not_ours", without="self._armed = False", instead="pass"),

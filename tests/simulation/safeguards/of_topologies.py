@@ -8,6 +8,16 @@ CLUSTERED = ("cluster-lock", "cluster-fairlock", "cluster-rwlock")
 WATCHED = ("sentinel-lock", "sentinel-fairlock")
 
 OF_TOPOLOGIES: dict[str, Safeguard] = {
+    # -- several slots of a cluster
+    "several slots: given back": Safeguard(
+        "Where one slot refuses, the slots that had granted are given back.",
+        python(
+            "transport.cluster.sagas:Taking._taken",
+            without="self._take_back_reached(with_last=bool(self._standing & PASSING))",
+            instead="pass",
+        ),
+        ("cluster-multilock",),
+    ),
     # -- a cluster
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",
