@@ -1342,6 +1342,13 @@ class Lease(AsyncOnly):
             finally:
                 del error  # it knows this frame: so this frame must not know it
 
+    async def let_go(self) -> None:
+        """As the end of a block: with `confirm=False`, it does not wait for the answer. For the library."""
+        possession = self._possession
+        possession.ensure_here()
+        if possession.confirms or not possession.begin_release() or possession.end is not None:
+            await self.release()
+
     async def wait_lost(self) -> None:
         """Returns when the lease is lost. If the lease is released, it never returns: cancel it then."""
         await self._possession.wait_lost()
