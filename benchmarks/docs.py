@@ -1,6 +1,6 @@
 """The documentation's figures: each of them comes from a report, and none is typed.
 
-The two pages of benchmarks as a whole; in the comparison, a table between two marks.
+The two pages of benchmarks as a whole; on other pages, tables between two marks, and figures in sentences.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from . import page, plots
+from . import page, plots, said
 from .markdown import table
-from .model import Report, Result
+from .model import Report
 from .rows import NONE
 
 _ASSETS = Path("assets/benchmarks")
@@ -40,13 +40,20 @@ def results(docs: Path) -> Path:
 
 def texts(report: Report, docs: Path) -> dict[Path, str]:
     """The pages, as they are with these figures."""
-    by_title = {result.title: result for result in report.results}
     reference = docs / "reference"
-    return {
+    pages = {
         reference / "benchmarks.md": page.text(report),
         reference / "benchmark-workloads.md": page.workloads(report, reference, docs / _ASSETS),
-        **with_tables(docs / "explanation/comparison.md", {"speed": _speed(by_title)}),
+        **with_tables(docs / "explanation/comparison.md", {"speed": _speed(report)}),
+        **with_tables(docs / "explanation/performance.md", {"servers": _servers(report)}),
     }
+    for name, sentences in said.SENTENCES.items():
+        path = docs / name
+        text = pages.get(path) or path.read_text(encoding="utf-8")
+        for sentence in sentences:
+            text = sentence.told(text, report)
+        pages[path] = text
+    return pages
 
 
 def with_tables(path: Path, tables: Mapping[str, Iterator[str]]) -> dict[Path, str]:
@@ -62,16 +69,26 @@ def with_tables(path: Path, tables: Mapping[str, Iterator[str]]) -> dict[Path, s
     return {path: text}
 
 
-def _speed(by_title: dict[str, Result]) -> Iterator[str]:
+def _speed(report: Report) -> Iterator[str]:
     lines = []
     for title, text in _COMPARED.items():
-        result = by_title[title]
-        figure = result.figures[0]
-        cells = []
-        for peer in _PEERS:
-            ours = "aiolocks tracking" if (title, peer) == ("handover", "aiolocks") else peer
-            median = result.median(ours, figure.key)
-            cells.append(NONE if median is None else f"{median:.{figure.digits}f}")
-        lines.append((text, *cells, result.date))
-    headings = ("workload", *(peer.partition(",")[0] for peer in _PEERS), "measured on")
+        for result in report.by_title[title]:
+            figure = result.figures[0]
+            cells = []
+            for peer in _PEERS:
+                ours = "aiolocks tracking" if (title, peer) == ("handover", "aiolocks") else peer
+                median = result.median(ours, figure.key)
+                cells.append(NONE if median is None else f"{median:.{figure.digits}f}")
+            lines.append((text, result.server, *cells, result.date))
+    headings = ("workload", "server", *(peer.partition(",")[0] for peer in _PEERS), "measured on")
     yield from table(headings, lines)
+
+
+def _servers(report: Report) -> Iterator[str]:
+    results = report.by_title.get("servers", [])
+    if results:
+        lines = [
+            (figure.label, *(page.median(result, "aiolocks", figure) for result in results))
+            for figure in results[0].figures
+        ]
+        yield from table(("", *(result.server for result in results)), lines)

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from aiolocks.testing import EmbeddedServer
 
+from .servers import executables
 from .settings import LoopName
 
 _DISTRIBUTIONS = (
@@ -29,13 +30,13 @@ _DISTRIBUTIONS = (
 )
 
 
-async def describe(loop: LoopName) -> dict[str, str]:
+async def describe(loop: LoopName, servers: Sequence[str]) -> dict[str, str]:
     """The facts that a reader of the figures needs."""
     facts = {
         "Date": today(),
         "Processor": f"{_processor()}, {os.cpu_count()} cores",
         "System": _system(),
-        "Server": await _server(),
+        "Servers": ", ".join([await _version(name) for name in servers]),
         "Python": f"{platform.python_implementation()} {platform.python_version()}, event loop of {loop}",
     }
     for name in _DISTRIBUTIONS:
@@ -71,9 +72,9 @@ def _system() -> str:
     return f"{platform.system()} {release}"
 
 
-async def _server() -> str:
-    async with EmbeddedServer() as server:
-        client: Redis = server.client()
+async def _version(server: str) -> str:
+    async with EmbeddedServer(executable=executables()[server]) as running:
+        client: Redis = running.client()
         facts = await client.info("server")
     if "valkey_version" in facts:
         return f"Valkey {facts['valkey_version']}"

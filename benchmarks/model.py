@@ -96,25 +96,12 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """One target, and what became of it.
-
-    Attributes:
-        measured: The figure that is compared with the target; None if there is nothing to compare.
-    """
-
-    contender: str
-    figure: str
-    target: str
-    measured: float | None
-    met: bool | None
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
-    """All that is known of one workload after its rounds.
+    """All that is known of one workload on one server after its rounds.
 
     Attributes:
+        server: The server, as readers call it.
+        one_server: Why the workload was measured on one server alone; empty where it was on each.
         seconds: The time that all of it took.
         date: The day on which it was measured.
     """
@@ -123,16 +110,17 @@ class Result:
     case: str
     work: str
     floor: str
+    server: str
+    one_server: str
     figures: list[Figure]
     standings: list[Standing]
-    verdicts: list[Verdict]
     seconds: float
     date: str
 
     @property
     def title(self) -> str:
-        """Its name, with the case where there are several."""
-        return f"{self.name}, {self.case}" if self.case else self.name
+        """The name of the workload, with the case where there are several."""
+        return title(self.name, self.case)
 
     def median(self, contender: str, figure: str) -> float | None:
         """A contender's median of a figure, if it has one."""
@@ -140,6 +128,15 @@ class Result:
             if standing.contender == contender and figure in standing.figures:
                 return standing.figures[figure].median
         return None
+
+    def has(self, contender: str) -> bool:
+        """Whether this contender has figures."""
+        return any(standing.contender == contender and standing.figures for standing in self.standings)
+
+
+def title(name: str, case: str) -> str:
+    """What readers call a workload."""
+    return f"{name}, {case}" if case else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,20 +146,27 @@ class Report:
     machine: dict[str, str]
     command: str
     quick: bool
-    rounds: int
     results: list[Result]
 
     def save(self, path: Path) -> None:
         """Writes it as JSON with a line for each workload: a diff shows those that were measured again."""
-        report = asdict(self)
+        report = _rounded(asdict(self))
         results = ",\n".join(map(json.dumps, report.pop("results")))
         head = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in report.items())
         path.write_text(f'{{\n{head}"results": [\n{results}\n]}}\n')
 
     def updated(self, anew: Report) -> Report:
         """With the workloads that were measured again, whole, in their places; new ones at the end."""
-        results = {(result.name, result.case): result for result in (*self.results, *anew.results)}
+        results = {(result.title, result.server): result for result in (*self.results, *anew.results)}
         return replace(self, command=f"{self.command}\n{anew.command}", results=list(results.values()))
+
+    @property
+    def by_title(self) -> dict[str, list[Result]]:
+        """The results of each workload, one for each server."""
+        found: dict[str, list[Result]] = {result.title: [] for result in self.results}
+        for result in sorted(self.results, key=lambda result: result.server):
+            found[result.title].append(result)
+        return found
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -172,11 +176,19 @@ class Report:
         return cls(**raw)
 
 
+def _rounded(value: Any) -> Any:
+    """With six digits of each figure: the others are noise."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def _result(raw: dict[str, Any]) -> Result:
     figures = [Figure(**figure) for figure in raw.pop("figures")]
-    verdicts = [Verdict(**verdict) for verdict in raw.pop("verdicts")]
     standings = [_standing(standing) for standing in raw.pop("standings")]
-    return Result(figures=figures, standings=standings, verdicts=verdicts, **raw)
+    return Result(figures=figures, standings=standings, **raw)
 
 
 def _standing(raw: dict[str, Any]) -> Standing:

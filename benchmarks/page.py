@@ -7,14 +7,14 @@ table of each workload.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from . import summary
 from .markdown import table
-from .model import Figure, Report, Result, Standing
+from .model import Figure, Report, Result
 from .plots import pictures
-from .rows import HEADINGS, NONE, judgement, rows
+from .rows import NONE, judgement, sheet
 
 _NOT_SEARCHED = """\
 ---
@@ -25,7 +25,7 @@ search:
 
 _INTRODUCTION = """\
 This page has the speed of aiolocks, and its costs for client and server. `python -m benchmarks` has
-measured each figure on one machine, with a private server on the same machine, and has written this page.
+measured each figure on one machine, with private servers on the same machine, and has written this page.
 
 Some figures depend more on the machine than others. The most reliable figures come first:
 
@@ -43,16 +43,18 @@ _COMMAND = "python -m benchmarks --docs docs"
 """All of it, again."""
 
 _SUMMARY = """\
-`Lock` of redis-py polls, has no fencing token, and does not renew its lease. *All* in the last column
-means that some tasks of redis-py never got the lock.
+The column behind that of a server has the figures of redis-py's `Lock` on the same server. It polls, has no
+fencing token, and does not renew its lease. *All* means that some of its tasks never got the lock. A dash
+stands where there is nothing to compare, and where one server was enough.
 """
 
 _READING = """\
 ## How each figure is measured
 
-[Each workload](benchmark-workloads.md) has a table. It is measured in one run, in which the contenders take
-turns; a figure is the median of its rounds. In addition to aiolocks and other libraries, there is the
-*floor*: the same work with only the driver or the timer. No lock can be faster than that in this way.
+[Each workload](benchmark-workloads.md) has a table. On each server it is measured in one run, in which the
+contenders take turns; a figure is the median of its rounds. Contenders that are slow, or far from all others,
+have two rounds. In addition to aiolocks and other libraries, there is the *floor*: the same work with only
+the driver or the timer. No lock can be faster than that in this way.
 
 In `fair`, `semaphore`, `rw` and `range` the floor is the same work without any other task. In `cluster` it is
 the same work on one server. `fair`, `semaphore`, `rw`, `range`, `alone` and `lock-or-watch` consist of single
@@ -64,9 +66,11 @@ This page has the table of each workload of `python -m benchmarks`. The page
 [Benchmarks](benchmarks.md#how-each-figure-is-measured) tells how and on which machine the figures were
 measured, what the floor is, and how the other libraries are used.
 
-`median`, and `min – max`, are those of the rounds. `÷ floor` is the median divided by that of the floor, and
-`÷ redis-py` is the median divided by that of redis-py. `target` is what aiolocks is meant to reach, followed
-by what it reached. A dash means that there is nothing to compare.
+The column of a server has the median of the rounds, with their minimum and maximum in brackets. `÷ floor` is
+that median divided by that of the floor, and `÷ redis-py` divided by that of redis-py. `target` is what
+aiolocks is meant to reach, and `reached` what it reached on each server. A dash means that there is nothing
+to compare. A workload in which the server makes no difference was measured on one server. Each text ends with
+the day of the measurement, and how long it took.
 """
 
 _PEERS = """\
@@ -96,7 +100,8 @@ def text(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield "# Benchmarks\n"
     yield _INTRODUCTION
-    yield from table(summary.HEADINGS, list(summary.lines(report)))
+    headings, *lines = summary.lines(report)
+    yield from table(headings, lines)
     yield _SUMMARY
     yield _READING
     yield from table(("", ""), [fact for fact in report.machine.items() if fact[0] != "Date"])
@@ -109,8 +114,8 @@ def _lines(report: Report) -> Iterator[str]:
 def workloads(report: Report, here: Path, plots: Path) -> str:
     """The second page, for this directory; the pictures are in the other one."""
     parts = [_NOT_SEARCHED, "# Benchmarks: each workload\n", _WORKLOADS]
-    for result in report.results:
-        parts.extend(_workload(result, here, plots))
+    for results in report.by_title.values():
+        parts.extend(_workload(results, here, plots))
     return "\n".join(parts)
 
 
@@ -120,22 +125,32 @@ def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
     yield ""
 
 
-def _workload(result: Result, here: Path, plots: Path) -> Iterator[str]:
-    yield f"## {result.title}\n"
-    work = result.work[0].upper() + result.work[1:]
-    yield f"{work}. Floor: {result.floor}. Measured on {result.date}, in {result.seconds:.0f} s.\n"
-    if result.name in _OF_KINDS:
-        yield from _OF_KINDS[result.name](result)
+def _workload(results: Sequence[Result], here: Path, plots: Path) -> Iterator[str]:
+    """A section."""
+    first = results[0]
+    yield f"## {first.title}\n"
+    work = first.work[0].upper() + first.work[1:]
+    floor = "" if first.floor == "none" else f" Floor: {first.floor}."
+    one_server = f" On one server: {first.one_server}." if first.one_server else ""
+    dates = " and ".join(dict.fromkeys(result.date for result in results))
+    seconds = sum(result.seconds for result in results)
+    yield f"{work}.{floor}{one_server} ({dates}, {seconds:.0f} s)\n"
+    if first.name in _OF_KINDS:
+        for result in results:
+            if len(results) > 1:
+                yield f"On {result.server}:\n"
+            yield from _OF_KINDS[first.name](result)
         return
-    yield from table(HEADINGS[1:], [row.all_cells[1:] for row in rows(result)])
-    for name, _ in pictures(result):
-        yield f"![{result.title}]({os.path.relpath(plots / name, here)})\n"
+    found = sheet(results)
+    yield from table(found.headings, found.lines)
+    for name, _ in pictures(results):
+        yield f"![{first.title}]({os.path.relpath(plots / name, here)})\n"
 
 
 def _costs(result: Result) -> Iterator[str]:
     """A line for each kind of lock."""
     kinds = [
-        (standing.contender, *(_median(standing, figure) for figure in result.figures))
+        (standing.contender, *(median(result, standing.contender, figure) for figure in result.figures))
         for standing in result.standings
     ]
     yield from table(("", *(figure.label for figure in result.figures)), kinds)
@@ -162,16 +177,16 @@ def _counts(result: Result) -> Iterator[str]:
 def _profile(result: Result) -> Iterator[str]:
     """A line for each part of a cycle."""
     parts = [
-        (figure.label, *(_median(standing, figure) for standing in result.standings))
+        (figure.label, *(median(result, standing.contender, figure) for standing in result.standings))
         for figure in result.figures
     ]
     yield from table(("", *(standing.contender for standing in result.standings)), parts)
 
 
-def _median(standing: Standing, figure: Figure) -> str:
-    if figure.key not in standing.figures:
-        return NONE
-    return f"{standing.figures[figure.key].median:.{figure.digits}f}"
+def median(result: Result, contender: str, figure: Figure) -> str:
+    """A cell: the median, or a dash."""
+    found = result.median(contender, figure.key)
+    return NONE if found is None else f"{found:.{figure.digits}f}"
 
 
 _OF_KINDS: dict[str, Callable[[Result], Iterator[str]]] = {

@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from typing import Protocol
 
 from aiolocks import ConfigurationError
-from aiolocks.testing import EmbeddedServer
 
 from .cores import apart
 from .crew import WorkerFailedError
 from .machine import today
 from .model import FLOOR, Result, Sample, Standing
+from .servers import shown
 from .settings import Address, Settings
 from .workloads.base import Measure, Workload
 
@@ -30,7 +30,10 @@ class Watcher(Protocol):
 async def run(workload: Workload, settings: Settings, watcher: Watcher) -> Result:
     """Measures a workload."""
     began = time.monotonic()
-    async with EmbeddedServer(port=0 if settings.tcp else None, password=False) as server:
+    async with (
+        asyncio.timeout(workload.limit),
+        settings.embedded(port=0 if settings.tcp else None) as server,
+    ):
         with apart(server.pid) if workload.core_apart else nullcontext():
             standings = await _rounds(workload, Address.of(server), watcher)
     return Result(
@@ -38,9 +41,10 @@ async def run(workload: Workload, settings: Settings, watcher: Watcher) -> Resul
         case=workload.case,
         work=workload.work,
         floor=workload.floor,
+        server=shown(settings.server),
+        one_server=workload.one_server,
         figures=list(workload.figures),
         standings=standings,
-        verdicts=[verdict for target in workload.targets for verdict in target.judge(standings)],
         seconds=time.monotonic() - began,
         date=today(),
     )
@@ -51,14 +55,19 @@ async def _rounds(workload: Workload, address: Address, watcher: Watcher) -> lis
     contenders = list(workload.contenders)
     samples: dict[str, list[Sample]] = {contender: [] for contender in contenders}
     trouble: dict[str, str] = {}
-    warm_ups = len(contenders) if workload.warm_up else 0
-    turns = warm_ups + workload.rounds * len(contenders)
+    rounds = {contender: workload.rounds_of(contender) for contender in contenders}
+    warm_up = int(workload.warm_up)
+    turns = [
+        (number < warm_up, contender)
+        for number in range(warm_up + max(rounds.values()))
+        for contender in contenders
+        if number < warm_up + rounds[contender]
+    ]
     async with workload.stage(address) as measure:
-        for turn in range(turns):
-            contender = contenders[turn % len(contenders)]
+        for number, (thrown_away, contender) in enumerate(turns):
             if contender in trouble:
                 continue
-            watcher.at(workload.name, contender, turn / turns)
+            watcher.at(workload.name, contender, number / len(turns))
             try:
                 sample = await _measure(measure, contender, workload.patience)
             except Exception as error:
@@ -66,7 +75,7 @@ async def _rounds(workload: Workload, address: Address, watcher: Watcher) -> lis
                     raise
                 trouble[contender] = _say(error, address)
             else:
-                if turn >= warm_ups:
+                if not thrown_away:
                     samples[contender].append(sample)
     return [
         Standing(contender, trouble=trouble[contender])

@@ -6,10 +6,16 @@ import importlib.util
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from aiolocks.testing.executables import bundled_executable
+
+USUAL: Final = ("redis-7.0", "valkey-9")
+"""The servers that are measured by default, by how their names begin, where they are here: the one that most
+programs use, and the one that comes with the library."""
 
 
 class UnknownServerError(Exception):
@@ -45,6 +51,16 @@ def name_of(executable: Path) -> str:
     if match is None:
         raise UnknownServerError(f"{executable} does not say which server it is: {answer!r}")
     return f"{match[1].lower()}-{match[2]}"
+
+
+def chosen(asked: Sequence[str]) -> list[str]:
+    """Those of the servers that are here whose names begin so."""
+    return [name for begin in asked for name in executables() if name.startswith(begin)]
+
+
+def shown(name: str) -> str:
+    """What readers call it."""
+    return name.replace("-", " ").capitalize()
 
 
 def _inside(package: str) -> Path | None:

@@ -11,12 +11,14 @@ from redis.asyncio import Redis, RedisCluster
 
 from aiolocks.testing import EmbeddedServer
 
+from .servers import executables
+
 Wakeup = Literal["auto", "tracking", "keyspace", "poll"]
 LoopName = Literal["asyncio", "uvloop"]
 
 WAKEUPS: Final[tuple[Wakeup, ...]] = ("auto", "tracking", "keyspace", "poll")
 ROUNDS: Final = 5
-"""By default."""
+"""How often each contender is measured, by default, in most workloads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,18 +26,25 @@ class Settings:
     """How to measure.
 
     Attributes:
-        rounds: How often each contender is measured, after one round that is thrown away.
+        rounds: How often each contender is measured, after one round that is thrown away; None for the usual
+            number of each workload.
         quick: Tiny sizes: whether it works, not how fast it is.
         loop: The event loop of this process and of the workers.
         tcp: Whether the server is reached over TCP instead of its unix socket.
         wakeups: The ways of waking up that get a row of their own where they matter.
+        server: The server that is measured, by its name in `executables`.
     """
 
-    rounds: int = ROUNDS
+    rounds: int | None = None
     quick: bool = False
     loop: LoopName = "asyncio"
     tcp: bool = False
     wakeups: tuple[Wakeup, ...] = WAKEUPS[1:]
+    server: str = ""
+
+    def embedded(self, *, port: int | None = None) -> EmbeddedServer:
+        """One more such server, which runs while it is entered; over a unix socket, or a port."""
+        return EmbeddedServer(executable=executables()[self.server], port=port, password=False)
 
     def size(self, full: int, quick: int) -> int:
         """A size of a workload."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from .model import Report, Result
 from .rows import NONE, PEER
 
-HEADINGS = ("", "aiolocks", f"{PEER} `Lock`", "times better")
 _TOLD = "aiolocks tracking"
 
 
@@ -34,16 +33,19 @@ class _Line:
     digits: int = 1
     more: bool = False
 
-    def cells(self, result: Result) -> tuple[str, ...] | None:
-        """As in the headings; None where it was not measured."""
-        ours, peer = (result.median(contender, self.figure) for contender in (self.ours, PEER))
+    def cells(self, result: Result | None) -> tuple[str, ...]:
+        """Of one server: our figure, that of the peer, and how many times better ours is."""
+        ours, peer = (
+            None if result is None else result.median(contender, self.figure)
+            for contender in (self.ours, PEER)
+        )
         if ours is None:
-            return None
+            return (NONE, NONE, NONE)
         if peer is None:
-            return (self.text, self._shown(ours), NONE, NONE)
+            return (self._shown(ours), NONE, NONE)
         above, below = (ours, peer) if self.more else (peer, ours)
         times = "all" if below == 0 else f"{above / below:.2g}"
-        return (self.text, self._shown(ours), self._shown(peer), times)
+        return (self._shown(ours), self._shown(peer), times)
 
     def _shown(self, value: float) -> str:
         return f"{value * self.scale:.{self.digits}f}"
@@ -82,8 +84,11 @@ _LINES = (
 
 
 def lines(report: Report) -> Iterator[tuple[str, ...]]:
-    """One for each that was measured."""
-    by_title = {result.title: result for result in report.results}
+    """The headings, then a line for each figure that was measured; of each server three columns."""
+    servers = sorted({result.server for result in report.results})
+    yield ("", *(cell for server in servers for cell in (server, PEER, "times better")))
     for line in _LINES:
-        if (result := by_title.get(line.title)) is not None and (cells := line.cells(result)) is not None:
-            yield cells
+        of_servers = {result.server: result for result in report.by_title.get(line.title, ())}
+        cells = [cell for server in servers for cell in line.cells(of_servers.get(server))]
+        if set(cells) != {NONE}:
+            yield (line.text, *cells)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Final, Never, cast, final
 
 from ..errors import ConfigurationError
@@ -21,7 +20,6 @@ from ..transport.answers import (
     NO_END,
     NOT_OURS,
     Answer,
-    Granted,
     Kept,
     Refused,
     Released,
@@ -32,16 +30,15 @@ from ..transport.answers import (
     released,
     truth,
 )
+from ..transport.cluster.sagas import Adopting, Saga, SagaCommand, Taking, Together
 from ..transport.commands.base import FamilySteps, NameSteps
 from ..transport.commands.family import Family, Kind, Step
 from ..transport.commands.listening import Listener, listening
 from ..transport.commands.lock import FORCE_LOCK, read_locks, told_lock
 from ..transport.commands.snapshots import Holder
-from ..transport.commands.standing import BEHIND, PASSING, SEATED, STAYING, WAITING
 from ..transport.commands.waits import Wanted
 from ..transport.keys import key, slot_of
 from ..transport.request import Request, Script
-from ..transport.sagas import Compensate, FaultError, SagaCommand, SagaSteps
 
 _MOST_NAMES: Final = 1000
 _ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats", "recall")
@@ -145,9 +142,8 @@ def endless_of_several(refused: Refused) -> str:
 # -- names in several slots
 #
 # No script reaches more than one slot. So the slots are taken one after the other, in the order of their
-# numbers, which is the same for all callers: they cannot wait for each other in a ring. If one
-# refuses, what was taken is given back at once, and nothing is held while it waits. This is not one atomic
-# step: for the time of a try, other callers may find taken what is then given back.
+# numbers, which is the same for all callers (`Taking`: its states stand in a table at the head of its file).
+# This is not one atomic step: for the time of a try, other callers may find taken what is then given back.
 #
 # The fencing token. Each slot mints one, larger than every earlier one of its own names. The largest is
 # written to all names (`multi_seal`), in each slot only where all the locks still carry the token, and the
@@ -196,57 +192,23 @@ class MultiSlotSteps(NameSteps):
         return tuple(part.bell for part in self._parts)
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
-        return self._saga(lambda: self._acquiring(token, ttl_ms, metadata, standing), lane=token)
+        def take(slot: int, asking: int) -> Request[Answer]:
+            return self._parts[slot].acquire(token, ttl_ms, metadata, asking)
 
-    def _acquiring(self, token: str, ttl_ms: int, metadata: str, standing: int) -> SagaSteps[Answer]:
-        # The queues are left when all slots have granted. The slot that refuses seats the waiter in the same
-        # step, the other slots after that.
-        asking = standing & ~(SEATED | STAYING | PASSING)
-        minted = 0
-        reached = 0
-        try:
-            for part in self._parts:
-                reached += 1
-                (answer,) = yield (part.acquire(token, ttl_ms, metadata, asking),)
-                if isinstance(answer, Refused):
-                    # Other waiters may have been refused what was taken for a moment. Of the permits that are
-                    # free in the slot that refused, a waiter that was woken tells the waiters after it.
-                    slots = reached if standing & PASSING else reached - 1
-                    yield self._give_back(token, ttl_ms, slots)
-                    if standing & WAITING:
-                        yield [
-                            other.acquire(token, ttl_ms, metadata, WAITING | BEHIND)
-                            for other in self._parts
-                            if other is not part
-                        ]
-                    return answer
-                minted = max(minted, answer.fencing_token)
-            others = yield [self._seal(part, token, minted, ttl_ms, standing) for part in self._parts]
-            if min(others) < 0:
-                yield self._give_back(token, ttl_ms, reached)
-                return Refused(0, seated=False)
-        except FaultError as error:
-            yield self._give_back(token, ttl_ms, reached)
-            raise FaultError(replace(error.fault, unknown=True)) from error
-        return Granted(minted, max(others))
+        def seal(slot: int, minted: int, leaving: bool) -> Request[int]:  # noqa: FBT001 - of a callback
+            part = self._parts[slot]
+            args = (part.number, token, str(minted), self._retention(ttl_ms))
+            return Request(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
 
-    def _seal(self, part: SeveralSteps, token: str, minted: int, ttl_ms: int, standing: int) -> Request[int]:
-        leaving = standing & (SEATED | STAYING) == SEATED
-        args = (part.number, token, str(minted), self._retention(ttl_ms))
-        return Request(_SEAL, part.keys(with_bell=leaving), args, int, lane=token)
+        def give_back(slot: int) -> Request[Released]:
+            part = self._parts[slot]
+            args = (part.number, token, self._retention(ttl_ms))
+            return Request(_RETURN, part.keys(with_bell=True), args, released, lane=token)
 
-    def _give_back(self, token: str, ttl_ms: int, slots: int) -> Compensate:
-        commands = [
-            Request(
-                _RETURN,
-                part.keys(with_bell=True),
-                (part.number, token, self._retention(ttl_ms)),
-                released,
-                lane=token,
-            )
-            for part in self._parts[:slots]
-        ]
-        return Compensate(commands, ttl_ms / 1000)
+        def taking() -> Taking:
+            return Taking(len(self._parts), take, seal, give_back, standing=standing, seconds=ttl_ms / 1000)
+
+        return self._saga(taking, lane=token)
 
     def wanted(self) -> Wanted:
         return Wanted(tuple(lock for part in self._parts for lock in part.wanted().keys))
@@ -280,21 +242,13 @@ class MultiSlotSteps(NameSteps):
         return self._together(commands, ended, lane=token)
 
     def adopt(self, old: str, new: str, ttl_ms: int, metadata: str) -> Request[int | None]:
-        def adopting() -> SagaSteps[int | None]:
-            minted: list[int] = []
-            for part in self._parts:
-                (answer,) = yield (part.adopt(old, new, ttl_ms, metadata),)
-                if answer is None:
-                    # The process that was first in the first slot has all of them; a name that is gone in one
-                    # slot has no holder.
-                    back = [done.adopt(new, old, ttl_ms, metadata) for done in self._parts[: len(minted)]]
-                    if back:
-                        yield back
-                    return None
-                minted.append(answer)
-            return max(minted)
+        def adopt(slot: int) -> Request[int | None]:
+            return self._parts[slot].adopt(old, new, ttl_ms, metadata)
 
-        return self._saga(adopting, lane=min(old, new))
+        def restore(slot: int) -> Request[int | None]:
+            return self._parts[slot].adopt(new, old, ttl_ms, metadata)
+
+        return self._saga(lambda: Adopting(len(self._parts), adopt, restore), lane=min(old, new))
 
     def annotate(self, token: str, metadata: str) -> Request[bool]:
         return self._together([part.annotate(token, metadata) for part in self._parts], all, lane=token)
@@ -308,12 +262,9 @@ class MultiSlotSteps(NameSteps):
     def _together(
         self, commands: Sequence[Request[Any]], told: Callable[[list[Any]], Any], *, lane: str
     ) -> Request[Any]:
-        def saga() -> SagaSteps[Any]:
-            return told((yield commands))
+        return self._saga(lambda: Together(commands, told), lane=lane)
 
-        return self._saga(saga, lane=lane)
-
-    def _saga(self, saga: Callable[[], SagaSteps[Any]], *, lane: str) -> Request[Any]:
+    def _saga(self, saga: Callable[[], Saga], *, lane: str) -> Request[Any]:
         keys = tuple(key for part in self._parts for key in part.keys(with_bell=False))
         return SagaCommand(saga, keys, lane=lane)
 

@@ -1,25 +1,88 @@
-"""The bells of a session, by which it hears that its waiters may ask, and shows that they live."""
+"""The bells of a session, by which it hears that its waiters may ask, and shows that they live.
+
+A session shows at intervals that its waiters live: each sign is a request to listen. A waiter *near* the
+front of a queue gives a sign each 0.6 s, and its bell lasts for 2 s. A waiter *far* from the front, with
+`NEAR` others before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The answer to
+each sign says where the waiter stands. The reasons why a waiter may give fewer signs while it is far:
+
+1. A sign wakes no waiter: a bell does, wherever its waiter stands. What a sign finds (a push that was lost, a
+   bell that was deleted) matters when the waiter's turn comes, and a far waiter's turn has not come.
+2. A bell outlives two signs that come late or get lost, near and far. A sign that finds the waiter near makes
+   the bell shorter; its answer brings the next sign forward, and without an answer the waiter asks.
+3. A dead waiter that comes to the front with a bell of 5 s delays no waiter for longer than 2 s. No step
+   waits until a bell that hangs ends. A step that frees, and a waiter that finds the way free and is refused
+   for the sake of the first one, *ring* the bell of the first one. Then it is gone, or lasts for 2 s, whoever
+   rang it: also a session of a version that knows nothing of far waiters.
+4. A living waiter that has come to the front since its last sign may be told late that the waiter before it
+   was rung and has died. In a strict queue the bell of that one lasts for 2 s anyway, and the sign comes
+   within 1.5 s. In a simple one the lock lies idle for at most 1.5 s, if no other waiter gives a sign before.
+5. Of several dead waiters in a row each may cost 2 s, until all their bells are over: 2 s after their death
+   if they were near, and 5 s if they were far.
+6. The marks of readers and writers keep out other waiters wherever their owner stands. A waiter with marks is
+   never far.
+
+A waiter listens from its first refusal on. Where the last acquire of its lock was refused, the next one asks
+and listens in one write: the script that asks, and right behind it a `GET` of the bell under `CLIENT
+CACHING`. The reasons why no ring goes unheard in that:
+
+1. A server executes the requests of a connection in their order. If the `GET` finds that the bell hangs, the
+   server tells of the next change of it. That is so on every server: which keys a *script* makes it remember
+   differs (Redis 6.2 and 7.0: all its KEYS; later ones: what it has read), and here no script reads the bell.
+   So the server tells the waiter of no other key of the lock, either.
+2. Only a write of this session itself ends that without a word. Such a write hangs the bell up again, and
+   does so only after a change by another client, of which the server has told, or where this session has
+   given its place up. The request that asks goes before the `GET`, and requests of other waiters of this
+   session find a bell that hangs.
+3. If the bell does not hang, it was rung between the two, or could not be hung up. Then the waiter listens as
+   after any refusal, and learns which it is.
+4. If the server lacks the script, the request that asks is sent again, behind the `GET`. Then the answer to
+   the `GET` comes before the refusal. It counts for nothing, and the refusal makes the waiter listen.
+5. If the connection ends between the two, every waiter asks again, on the next one.
+
+It takes tracking, for there the pushes come on the connection of the request, in order with the replies. With
+keyspace notifications, a waiter subscribes first, with RESP2 on another connection. And it takes one server:
+in a cluster the slot may move between the two requests, each of which would then go on by itself. Else the
+waiter listens when it was refused, as it does where nothing told that it would be.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, final
 
 from .._tasks import empty_context
 from ..errors import SessionClosedError
-from ..transport import BELL_TTL, Fault, Listener, Request, Transport, listening, one_request_each
+from ..transport import (
+    BELL_TTL,
+    FAR_BELL_TTL,
+    NEAR,
+    Fault,
+    Listener,
+    Request,
+    Transport,
+    hanging,
+    ignore,
+    listening,
+    one_request_each,
+)
 
 if TYPE_CHECKING:
+    from .context import Context
     from .queue import Gate
 
 log = logging.getLogger("aiolocks.session")
+T = TypeVar("T")
 
 _LISTENS_EVERY: Final = BELL_TTL * 0.3
 """Seconds: a bell outlives two requests that come late or get lost."""
+_FAR_LISTENS_EVERY: Final = FAR_BELL_TTL * 0.3
+"""The same of gates far from the front."""
+_TOGETHER: Final = 0.35
+"""Seconds by which the sign of a far gate may come early, to go in one request with other signs."""
 _ANSWERED_WITHIN: Final = 0.5
 """Seconds after which a request has no answer: before the next one is due, so that each has its own."""
 
@@ -38,15 +101,17 @@ class Bells:
     Invariants:
     - it knows exactly the gates whose place may stand in the queue;
     - a waiter that is silent, because it is told when to ask, has had an answer a moment ago: a request to
-      listen that fails, or has no answer before the next one is due, makes its waiters ask.
+      listen that fails, or has no answer before the next one is due, makes its waiters ask;
+    - a gate is in `_far` only while the last news of it is an answer that it stands far from the front.
     """
 
-    __slots__ = ("_ears", "_gates", "_left", "_loop", "_timer", "_transport", "_warned")
+    __slots__ = ("_ears", "_far", "_gates", "_left", "_loop", "_timer", "_transport", "_warned")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: Transport | None = None
         self._gates: dict[bytes, Gate] = {}
+        self._far: dict[Gate, float] = {}  # with the loop time at which its next sign is due
         self._ears: dict[bytes, list[Callable[[], object]]] = {}  # of keys that stand in no queue
         self._left: dict[bytes, None] = {}  # of places given up: heard until the next heartbeat
         self._timer: asyncio.TimerHandle | None = None
@@ -60,13 +125,14 @@ class Bells:
         for bell in gate.bells:
             self._gates[bell] = gate
             self._left.pop(bell, None)
-        if self._timer is None:
+        if self._timer is None or self._far:
             self._wind_up()
 
     def discard(self, gate: Gate) -> None:
         for bell in gate.bells:
             del self._gates[bell]
             self._left[bell] = None
+        self._far.pop(gate, None)
 
     def listen(self, key: bytes, told: Callable[[], object]) -> None:
         """Tells of each change of a key that a command has named as its bell, until `unlisten`."""
@@ -87,9 +153,11 @@ class Bells:
         """These bells were rung; None: it is not known which, possibly any."""
         if bells is None:
             for gate in self._each():
+                self._draw_near(gate)
                 gate.lost(way)
         for bell in bells or ():
             if (owner := self._gates.get(bell)) is not None:
+                self._draw_near(owner)
                 owner.rung(way)
         if self._ears:
             for key in tuple(self._ears) if bells is None else bells:
@@ -112,28 +180,59 @@ class Bells:
         if self._transport is not None:
             self._transport.ignore_bell(key)
 
+    def _draw_near(self, gate: Gate) -> None:
+        """Something is known of it that is newer than where it stands."""
+        if self._far.pop(gate, None) is not None:
+            self._wind_up()
+
     def _wind_up(self) -> None:
-        self._timer = self._loop.call_later(_LISTENS_EVERY, self._listen, context=empty_context())
+        """Sets the timer for the next sign that is due, unless it is set for then or sooner."""
+        now = self._loop.time()
+        far = self._far and len(self._far) == len(self._each())
+        at = min(self._far.values()) if far else now + _LISTENS_EVERY
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._listen, context=empty_context())
 
     def _listen(self) -> None:
-        """Shows the server that all waiters still wait, in one request for each slot."""
+        """Shows the server that all waiters still wait whose sign is due, in one request for each slot."""
         for bell in self._left:
             self._silence(bell)
         self._left.clear()
         self._timer = None
         if not self._gates or self._transport is None:
             return
-        self._wind_up()
+        now = self._loop.time()
         listeners: dict[Listener, Gate] = {}
         for gate in self._each():
+            if self._far and gate in self._far:
+                if self._far[gate] > now + _TOGETHER:
+                    continue
+                self._far[gate] = now + _FAR_LISTENS_EVERY
             listener = gate.listener()
             if isinstance(listener, Listener):
                 listeners[listener] = gate
             elif listener is not None:
                 self.listen_for(gate, listener)
-        until = self._loop.time() + _ANSWERED_WITHIN
+        self._wind_up()
+        until = now + _ANSWERED_WITHIN
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
+
+    def ask_and_listen(self, asking: Request[Any], gate: Gate) -> None:
+        """In one write, where the asker will hear of its bell on the connection on which it asks."""
+        transport = self._transport
+        assert transport is not None
+        if transport.way != "tracking" or transport.by_slot:
+            transport.send(asking)
+            return
+        transport.send(asking, corked=True)
+        gate.listens_along()
+        until = self._loop.time() + _ANSWERED_WITHIN
+        listens = hanging(gate.contended_bell)
+        transport.send(listens.ask(gate.heard_along, lambda _: gate.heard_along(None), until=until))
 
     def listen_for(self, gate: Gate, listener: Listener | Request[int]) -> None:
         """In a request of its own: at once, for its bell hangs since a moment ago."""
@@ -158,7 +257,12 @@ class Bells:
         gates = tuple(listeners.values())
 
         def told(answers: Sequence[int]) -> None:
-            for gate, answer in zip(gates, answers, strict=True):
+            far = {gates[number - 1] for number in answers[len(gates) :]} if len(answers) > len(gates) else ()
+            for gate, answer in zip(gates, answers[: len(gates)], strict=True):
+                if gate not in far:
+                    self._draw_near(gate)
+                elif gate.armed:
+                    self._far[gate] = until - _ANSWERED_WITHIN + _FAR_LISTENS_EVERY
                 gate.listened(answer)
 
         def failed(fault: Fault) -> None:
@@ -169,7 +273,7 @@ class Bells:
                 self._ask({listener: gate}, until)
 
         assert self._transport is not None
-        command = listening(tuple(listeners), first=first)
+        command = listening(tuple(listeners), first=first, near=NEAR)
         self._transport.send(command.again().ask(told, failed, until=until))
 
     def _unheard(self, gates: Iterable[Gate], fault: Fault) -> None:
@@ -177,45 +281,68 @@ class Bells:
             self._warned = True
             log.warning("waiters cannot stand in the queue, and poll: %s", fault.error)
         for gate in gates:
+            self._draw_near(gate)
             gate.unheard()
 
     def _each(self) -> tuple[Gate, ...]:
         return tuple(dict.fromkeys(self._gates.values()))
 
 
+def telling(key: bytes) -> Request[Any]:
+    """Makes the server tell of the next change of a key that is there for a moment only."""
+    return Request(None, (key,), ("GET", key), ignore, lane=key.decode(), bells=(key,))
+
+
 @final
 class KeyListener:
     """Hears of changes of one key, for as long as it is entered.
 
-    Invariant: a change after `before_asking` ends the next sleep, if the server tells of changes since a
-    question that names the key as its bell, sent after `before_asking` has returned.
+    Invariant: a change that a look (`listened`) has not seen ends the next sleep. For that, the server is
+    asked to tell of the next change before it is asked what there is: a change in between is told of.
+
+    Args:
+        by_itself: The look names the key as its bell, and so makes the server tell; else a request of its own
+            does, in one write with the look.
     """
 
-    __slots__ = ("_bells", "_changed", "_key")
+    __slots__ = ("_by_itself", "_changed", "_engine", "_key")
 
-    def __init__(self, bells: Bells, key: bytes) -> None:
-        self._bells = bells
+    def __init__(self, engine: Context, key: bytes, *, by_itself: bool = False) -> None:
+        self._engine = engine
+        self._by_itself = by_itself
         self._changed = asyncio.Event()
         self._key = key
 
     def __enter__(self) -> Self:
-        self._bells.listen(self._key, self._changed.set)
+        self._engine.bells.listen(self._key, self._changed.set)
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._bells.unlisten(self._key, self._changed.set)
+        self._engine.bells.unlisten(self._key, self._changed.set)
 
-    async def before_asking(self) -> None:
-        """Forgets the changes that were heard until now.
+    async def listened(self, look: Callable[[], Awaitable[T]], *, until: float | None = None) -> T:
+        """What a look finds, which sends its request at once when it is awaited. Raises what that raises.
 
-        Returns when the key is heard on the second connection, where there is one, or that is silent.
+        `until`: Loop time at which its caller gives up; None: after `command_timeout`.
         """
+        engine = self._engine
+        if not self._by_itself:
+            engine.check_usable()
+        # 1. What was heard until now, the look will see.
         self._changed.clear()
-        armed = self._bells.arm(self._key)
+        # 2. The second connection, if there is one, hears the key; or that is silent, and sleeps have an end.
+        armed = engine.bells.arm(self._key)
         if armed is not None:
             await asyncio.wait((armed,), timeout=_ANSWERED_WITHIN)
+        # 3. From now on the server tells.
+        if not self._by_itself:
+            if until is None:
+                until = engine.now() + engine.settings.command_timeout
+            engine.send(telling(self._key).ask(ignore, ignore, until=until), corked=True)
+        # 4. And what there is now.
+        return await look()
 
     def wake(self) -> None:
         """Ends the sleep under way, or else the next one."""

@@ -9,15 +9,20 @@
 -- Invariants:
 -- - no waiter is silent while the lock is free or the lease has ended. It must ask if there is no lock and no deadline, if
 --   the waiter right before it has died, or if the lock belongs to the owner for which it waits;
+-- - a waiter with a seat of its own, in one queue, does not get in before the waiter right before it: if that one was rung, it
+--   asks when that bell ends;
 -- - marks of other waiters do not keep a waiter silent that is the first in its queues: only a lease may be in its way;
 -- - no bell or seat is created here, and a bell that was rung keeps its ttl: its owner either comes or is dead;
 -- - a bell or seat is told to be gone only after a write of the same sort that the server has allowed: then it can be made
 --   again. Else the error of that write is the answer, and the waiter does not ask and listen again and again;
--- - a waiter without a bell is removed only from queues where a rung bell stays for a while: there, that waiter is dead.
+-- - a waiter without a bell is removed only from queues where a rung bell stays for a while: there, that waiter is dead;
+-- - a bell lasts longer only while its waiter stands far from the front of all its queues, and has no marks: these keep other
+--   waiters out for as long as they last, wherever their owner stands.
 local SLACK = 1000  -- ms that keys outlast their entries, so that a step finds that these have ended
 local GONE, RUNG, ASK, NO_END = -4, -3, -2, -1
 
--- Keeps the keys of the waiter with this bell and seat. Returns for how many ms it need not ask, or a number from above.
+-- Keeps the keys of the waiter with this bell and seat. Returns for how many ms it need not ask, or a number from above; and
+-- whether it stands far from the front.
 local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside, marks_ms)
   local state = redis.call('GET', bell)
   if state == 'rung' then return RUNG end
@@ -25,7 +30,8 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside
     redis.call('DEL', bell)  -- changes nothing: it shows that the server takes writes
     return GONE
   end
-  local asks, is_first, ends, held = false, true, nil, 0
+  local asks, is_first, ends, held, awaits_other = false, true, nil, 0, false
+  local far = ARGV[4] ~= '' and not marks[1]
   for _, queue in ipairs(queues) do
     redis.call('PEXPIRE', queue, ARGV[2])
     local rank = redis.call('ZRANK', queue, bell .. seat)
@@ -37,12 +43,15 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside
       local entry = redis.call('ZRANGE', queue, rank - 1, rank - 1)[1]
       local before = bell_in(queue, entry, #seat)
       local lives = not before or redis.call('GET', before)
-      if lives == 'rung' then ends = redis.call('PTTL', before) end  -- by then, it has either come or is dead
+      if lives == 'rung' then  -- by then, it has either come or is dead
+        ends, awaits_other = redis.call('PTTL', before), not queues[2] and string.find(seat, '[^0]') ~= nil
+      end
       if lives then break end
       redis.call('ZREM', queue, entry)
       asks, rank = true, rank - 1
     end
     is_first = is_first and rank == 0
+    far = far and rank >= tonumber(ARGV[4])
   end
   if marks[1] then
     if not redis.call('ZSCORE', marks[1], bell) then asks = true end
@@ -52,11 +61,12 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside
   for _, key in ipairs(beside) do
     if redis.call('PEXPIRE', key, ARGV[2]) == 0 then asks = true end
   end
+  local lasts = far and ARGV[5] or ARGV[1]
   if ARGV[3] ~= '' then
     local card = string.gsub(bell, '^([^{]*):', '%1.card:')
-    redis.call('SET', card, ARGV[3], 'PX', ARGV[1])
+    redis.call('SET', card, ARGV[3], 'PX', lasts)
   end
-  redis.call('PEXPIRE', bell, ARGV[1])
+  redis.call('PEXPIRE', bell, lasts)
   redis.call('GET', bell)  -- a write ends the server's tracking of the bell, and a read after it begins that again
 
   for _, lock in ipairs(locks) do
@@ -72,8 +82,8 @@ local function listen(bell, seat, owner, queues, locks, deadlines, marks, beside
       ends = math.min(ends or math.huge, math.max(0, first - NOW))
     end
   end
-  if asks or held == 0 then return ASK end
-  return ends or NO_END
+  if asks or held == 0 and not awaits_other then return ASK, far end
+  return ends or NO_END, far
 end
 
 --# waiters_listen
@@ -85,15 +95,17 @@ end
 --
 -- KEYS  bells
 -- ARGV  1 ttl of a bell, ms   2 ttl of a queue, ms   3 host and process of the session, JSON ('': not told)
+--       4 how many waiters at the front of a queue are near it ('': all)   5 ttl of the bell of any other waiter, ms
 --       and then for each bell: its seat; its owner, whose locks are not in its way, or ''; the numbers of its queues, locks,
 --       sets of deadlines, keys of marks, and keys beside them, which last as long as queues; the ttl of the marks, ms;
 --       and all these keys
 -- Returns for each bell: ms until the first lease ends that may be in its way, -1 when none has an end, -2 when its owner
 -- must ask now, -3 when the bell was rung, -4 when bell or seat are gone, -5 when the server refuses what is done with
--- them, as where another program has written there, or where it takes no writes
+-- them, as where another program has written there, or where it takes no writes; and behind these answers the numbers of
+-- the bells, from 1 on, whose waiter stands far from the front
 --
 -- Invariant: an error with one bell changes the answer for that bell only.
-local at = 4
+local at = 6
 local function keys_of(number)
   local keys = {}
   for i = 1, tonumber(number) do
@@ -103,16 +115,18 @@ local function keys_of(number)
   return keys
 end
 
-local answers = {}
+local answers, far = {}, {}
 for i, bell in ipairs(KEYS) do
   local seat, owner, queues, locks, deadlines, marks, beside, ms = unpack(ARGV, at, at + 7)
   at = at + 8
-  local ok, answer = pcall(
+  local ok, answer, is_far = pcall(
     listen, bell, seat, owner, keys_of(queues), keys_of(locks), keys_of(deadlines), keys_of(marks), keys_of(beside),
     tonumber(ms)
   )
   answers[i] = ok and answer or -5
+  if ok and is_far then far[#far + 1] = i end
 end
+for _, number in ipairs(far) do answers[#answers + 1] = number end
 return answers
 
 --# bell_try

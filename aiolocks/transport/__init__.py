@@ -7,6 +7,7 @@ from .answers import (
     ASK,
     BELL_RUNG,
     BELL_TTL,
+    FAR_BELL_TTL,
     GONE,
     NO_END,
     NOT_OURS,
@@ -17,7 +18,7 @@ from .answers import (
     Released,
     Stolen,
 )
-from .commands.listening import Listener, listening, one_request_each, whereabouts
+from .commands.listening import NEAR, Listener, hanging, listening, one_request_each, whereabouts
 from .commands.lock import KeptSteps, LockSteps, a_question, locks_release
 from .commands.standing import BEHIND, BRIEF, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .dialect import PROTOCOLS, Dialect, Protocol
@@ -43,9 +44,11 @@ __all__ = [
     "BELL_RUNG",
     "BELL_TTL",
     "BRIEF",
+    "FAR_BELL_TTL",
     "GONE",
     "GONE_SILENT",
     "IN_TURN",
+    "NEAR",
     "NOT_OURS",
     "NO_END",
     "OWING",
@@ -81,6 +84,7 @@ __all__ = [
     "check_master",
     "clocks",
     "closed_loops",
+    "hanging",
     "ignore",
     "known_ms",
     "listening",

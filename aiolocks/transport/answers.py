@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 BELL_TTL: Final = 2.0
 """Seconds after which a bell is gone that is not hung up again: its waiter is dead."""
 BELL_TTL_MS: Final = int(BELL_TTL * 1000)
+FAR_BELL_TTL: Final = 5.0
+"""The same of a waiter that stands far from the front of the queue."""
+FAR_BELL_TTL_MS: Final = int(FAR_BELL_TTL * 1000)
 QUEUE_TTL_MS: Final = 10_000
 NO_TTL: Final = -1
 """The ms that a key without a ttl has left, as the server says."""
@@ -28,7 +31,7 @@ class Granted:
 
     Attributes:
         others: How many stand in the queue, dead ones among them.
-        room: How many more of the same may be let in at once. Of a lock: 1 if its session may keep it.
+        room: How many more of the same may be let in at once; see also `may_be_kept`.
         depth: How many leases its owner has by now.
         rung: The bells of the waiters that were woken, if any.
         lost: The lease that it was taken from by force, as `Stolen.thief`; empty where it was free.
@@ -57,6 +60,11 @@ class Granted:
         self.room = room
         self.depth = depth
         self.rung = rung
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Of a `Lock`: its session may keep it between uses. Its script has that in the place of `room`."""
+        return self.room > 0
 
 
 @final

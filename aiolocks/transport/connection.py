@@ -5,7 +5,7 @@ Calls of one turn of the loop leave in one write; replies are handed out, in ord
 
 Invariants:
 - `_inflight` holds the written calls in the order of their requests, so that the head's is the next reply.
-- A request is refused on account of connections that were closed only where it was on its way alone (`Bulk`),
+- A request is refused on account of connections that were closed only where it was on its way alone (`Long`),
   so that it is known for which request they were closed. Long requests go alone. So does a request that was
   on two connections in a row that were closed before any request was answered.
 - On this side, only this object ends the connection: a caller that leaves abandons its reply.
@@ -22,10 +22,9 @@ import asyncio
 import contextlib
 import logging
 import math
-import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
 from .._visible import in_line
@@ -47,47 +46,20 @@ from .driver import (
 from .hearing import ASKING, CACHING, Ask, Ear, SpoiledError, UnavailableError, Wakeups, confirms
 from .identity import Identity, identify, warn_of_eviction
 from .libraries import REDIS, Library
+from .long import Long, Outflow
 from .outages import Outage
+from .replication import Proofs
 from .replies import PushNotification, Replies
 from .request import FREED, LONG, NOT_HELD, JoinableRelease, Request, Transport, Words, ignore
 from .residue import Residue
 
 if TYPE_CHECKING:
+    from .cluster.clustered import Clustered
     from .faults import Fault
     from .request import Proof, Script
-    from .spares import Spares
-
-
-# -- For which request a server has closed its connections.
 
 MOST_CLOSED: Final = 2
 """The most connections that may be closed for one request."""
-
-
-@final
-class Blame:
-    """Counts the connections in a row that were closed while a request was on its way.
-
-    Invariant: between the connections that are counted for a request, no request was answered.
-    """
-
-    __slots__ = ("_closed",)
-
-    def __init__(self) -> None:
-        self._closed: dict[Request[Any], int] = {}
-
-    def closed(self, unanswered: Iterable[Request[Any]]) -> list[Request[Any]]:
-        """A connection was closed that owed replies to these requests.
-
-        Returns:
-            The requests for which that was once too often.
-        """
-        self._closed = {call: self._closed.get(call, 0) + 1 for call in unanswered if not call.done}
-        return [call for call, times in self._closed.items() if times >= MOST_CLOSED]
-
-    def clear(self) -> None:
-        """A request was answered."""
-        self._closed.clear()
 
 
 # -- When the calls of a connection end without an answer.
@@ -164,68 +136,6 @@ _IDLE: Final = 10.0
 """Seconds without a request after which a connection is closed that only some requests take."""
 
 
-_PIECE: Final = 65_536
-_KERNEL: Final = 262_144
-"""Bytes that the kernel may hold for the connection: this process does not learn when they leave."""
-
-
-@final
-class Outflow:
-    """A long request on its way out, piece by piece, as the line takes them."""
-
-    __slots__ = ("_began", "_held", "_moved_at", "_now", "_rest", "_transport")
-
-    def __init__(self, transport: asyncio.WriteTransport, request: bytes, now: Callable[[], float]) -> None:
-        self._transport = transport
-        # Not every transport has a socket that can be told so; the rest works without.
-        with contextlib.suppress(AttributeError, OSError, TypeError):
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
-        self._rest = memoryview(request)
-        self._now = now
-        self._began = self._moved_at = now()
-        self._held = False
-
-    def go_on(self) -> None:
-        """The line takes more."""
-        self._held = False
-        self._moved_at = self._now()
-        while self._rest and not self._held and not self._transport.is_closing():
-            piece, self._rest = self._rest[:_PIECE], self._rest[_PIECE:]
-            self._transport.write(piece)  # which may call `hold`
-
-    def hold(self) -> None:
-        """The line takes no more for now."""
-        self._held = True
-
-    @property
-    def silent_since(self) -> float:
-        """Loop time from which on the server counts as silent.
-
-        Not before the line has taken the last piece. What the kernel holds by then, this process cannot see:
-        it is taken to leave as slowly as the rest has left.
-        """
-        return self._moved_at + (self._moved_at - self._began)
-
-
-class Router(Protocol):
-    """The object that knows of all connections, where several serve one session."""
-
-    def redirected(self, node: Multiplexed, call: Request[Any], error: Exception) -> bool:
-        """This node has refused the call. Whether the call goes on at another node, or later."""
-        ...
-
-    def broken(self, node: Multiplexed) -> None:
-        """It has no connection any more."""
-        ...
-
-    def away(self, node: Multiplexed) -> None:
-        """The node cannot be reached: its calls that are not patient wait for `tell_impatient`."""
-        ...
-
-
-MakeFurther: TypeAlias = "Callable[..., Spares]"
-
-
 class Fallback(Transport, Protocol):
     """A transport to one server, whose place another server may take."""
 
@@ -245,9 +155,9 @@ class Multiplexed(asyncio.Protocol):
         fallback: Makes the transport that serves when the connection cannot be driven.
         outage: The log of the times when the server is away.
         router: Told of what other connections may serve; None where there are no other connections.
-        alone: At most one request is under way.
         spare: A connection that has nothing to do is closed.
-        further: Makes the further connections, when one is first needed.
+        second_of: It is the second connection of another one, which this object stands between: at most one
+            request is under way.
         fence: Gives the key that is written when replicas are counted, of a key of what was granted.
         library: That of the client, whose errors this raises.
     """
@@ -263,16 +173,15 @@ class Multiplexed(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         *,
         outage: Outage,
-        router: Router | None = None,
-        alone: bool = False,
+        router: Clustered | None = None,
         spare: bool = False,
-        further: MakeFurther,
+        second_of: Long | None = None,
         fence: Callable[[bytes], bytes] = bytes,
         library: Library = REDIS,
     ) -> None:
         self._loop = loop
         self._wakeups = wakeups
-        self._alone = alone
+        self._second_of = second_of
         self._fallback: Fallback | None = None
         self._queue: deque[Request[Any]] = deque()  # not written yet
         self._inflight: deque[Request[Any]] = deque()  # written, reply to come
@@ -289,14 +198,14 @@ class Multiplexed(asyncio.Protocol):
         self._residue = Residue()
         self._stall_timer: asyncio.TimerHandle | None = None
         self._heard = 0.0  # loop time at which the server last sent a reply, or a part of one
-        self._spares: Spares | None = None
+        self._long: Long | None = None  # the further connections are made when they are first needed
+        self._proofs: dict[int, Proofs] = {}  # by number of replicas
         self._outflow: Outflow | None = None  # the last long request on the present connection
         self._commands = 0
         self._library = library
         self._spare = spare
         self._router = router
         self._fence = fence
-        self._make_further = further
         self._open_raw = open_raw
         self._dialect = dialect
         self._make_fallback = fallback
@@ -313,9 +222,9 @@ class Multiplexed(asyncio.Protocol):
         self._hearing_again: asyncio.Task[None] | None = None
         self._identity: Identity | None = None  # of the last connection that carried requests
         self._stall = STALL
-        self._deadlines = Deadlines(loop, self._unanswered, lambda: self._connector.trouble)
+        self._deadlines = Deadlines(loop, self._unanswered, lambda: self.trouble)
         self._hung_up = False  # the present connection was ended by this side
-        self._blame = Blame()
+        self._told_of: set[Script | None] = set()  # scripts whose text was sent on the present connection
         self._idle_timer: asyncio.TimerHandle | None = None
         self._auth: Request[Any] | None = None  # the last one on the present connection
         self._renewed: tuple[str, ...] | None = None  # credentials to be told as soon as it is ready
@@ -337,12 +246,14 @@ class Multiplexed(asyncio.Protocol):
     @property
     def commands_sent(self) -> int:
         """Number of requests written so far, without the requests of the handshake."""
-        others = (self._fallback, self._spares)
-        return self._commands + sum(other.commands_sent for other in others if other is not None)
+        sent = self._commands + sum(spare.commands_sent for spare in self._spares())
+        return sent if self._fallback is None else sent + self._fallback.commands_sent
 
     # -- sending
 
-    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
+    def send(  # noqa: C901 - a call more for each request would show
+        self, call: Request[Any], *, at_once: bool = False, corked: bool = False
+    ) -> None:
         if self._fallback is not None:
             self._fallback.send(call, at_once=at_once)
             return
@@ -360,10 +271,15 @@ class Multiplexed(asyncio.Protocol):
             call.until = math.inf
         if call.until < self._deadlines.at:
             self._deadlines.note(call.until)
-        if self._alone:
+        if self._second_of is not None:
             self._queue.append(call)
-            self._flush()
+            self.go_on()
             return
+        if call.final and not (self._ready and call.script in self._told_of):
+            # The process may end before the server could say that it does not know the script.
+            call.as_eval, call.plain = True, False
+            if self._ready:
+                self._told_of.add(call.script)
         if self._ready and not self._queue and not corked and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
             self._write((call,))
@@ -381,19 +297,12 @@ class Multiplexed(asyncio.Protocol):
         call.done = True
         return call.written or call.unconfirmed
 
-    def flush(self) -> None:
-        if self._fallback is not None:
-            self._fallback.flush()
-        elif self._ready and self._queue:
-            self._flush()
-
     def _flush(self) -> None:
         self._flush_due = False
-        if not self._ready:
+        if self._second_of is not None:
+            self.go_on()
+        elif not self._ready:
             self._connector.start()
-        elif self._alone:
-            if not self._inflight and self._wanted():
-                self._write((self._queue.popleft(),))
         elif self._queue:
             batch, self._queue = self._queue, deque()
             self._write(batch)
@@ -407,9 +316,9 @@ class Multiplexed(asyncio.Protocol):
         for call in batch:
             if call.done:
                 continue
-            # A long request of this very batch may have made the spares: what comes after it goes behind it.
-            if self._spares is not None and self._spares.concerns(call):
-                self._spares.send(call)
+            # A long request of this very batch may have made it: what comes after that one goes behind it.
+            if self._long is not None and self._long.concerns(call):
+                self._long.send(call)
                 continue
             # 1. An acquire that goes in one request with the release before it.
             if (
@@ -458,11 +367,10 @@ class Multiplexed(asyncio.Protocol):
                 self._watch_stall(now)
 
     def _write_out(self, raw: RawConnection, data: bytes) -> None:
-        if not self._alone or len(data) <= LONG:
+        if self._second_of is None or len(data) <= LONG:
             raw.transport.write(data)
-            return
-        self._outflow = Outflow(raw.transport, data, self._loop.time)
-        self._outflow.go_on()
+        else:
+            self._outflow = Outflow(raw.transport, data, self._loop.time)
 
     def _with_rider(self, call: Request[Any], rider: Request[Any]) -> bytes | None:
         """One request for both, where there is one and it is not long."""
@@ -492,6 +400,24 @@ class Multiplexed(asyncio.Protocol):
 
         self._put(bare(words).ask(ignore, refused, until=math.inf), now, steady)
         return pack(words)
+
+    def go_on(self) -> None:
+        """Writes the next call of the second connection, where none is under way; it may have to wait."""
+        assert self._second_of is not None
+        if self._inflight or not self._wanted():
+            return
+        if self._second_of.waits(self._queue[0]):
+            self._second_of.clear()
+        elif self._ready:
+            self._write((self._queue.popleft(),))
+        else:
+            self._connector.start()
+
+    def _due(self) -> bool:
+        """Whether a call is to be written as soon as there is a connection."""
+        if self._second_of is None:
+            return self._wanted()
+        return self._wanted() and not self._second_of.waits(self._queue[0])
 
     def _wanted(self) -> bool:
         """Drops the calls that have ended; whether any is left to be written."""
@@ -528,9 +454,9 @@ class Multiplexed(asyncio.Protocol):
         # Pushes do not show that the server hears this side: a connection may be open in one direction only.
         if answered or replies.partial:
             self._heard = self._loop.time()
-        if self._alone and self._ready and not self._inflight:
+        if self._second_of is not None and self._ready and not self._inflight:
             self._outflow = None
-            self._flush()
+            self.go_on()
 
     def _confirms(self, push: list[Any]) -> bool:
         """Whether a push is the reply that is due next."""
@@ -573,9 +499,11 @@ class Multiplexed(asyncio.Protocol):
         if isinstance(error, UnknownScriptError) and not call.as_eval:
             call.as_eval, call.plain = True, False
             call.written = False
+            self._told_of.discard(call.script)
             self.send(call)
             return
         if call.script is not None and self._redirected(call, error):
+            self._told_of.discard(call.script)
             return
         fault = faults.refused(error, call.keys)
         if fault.demoted:
@@ -605,7 +533,7 @@ class Multiplexed(asyncio.Protocol):
             self._raw is None
             and self._fallback is None
             and not self._closed
-            and (self._wanted() or bool(self._residue))
+            and (self._due() or bool(self._residue))
         )
 
     def _unconnectable(self, error: BaseException) -> None:
@@ -789,7 +717,6 @@ class Multiplexed(asyncio.Protocol):
 
     def _prove_useful(self) -> None:
         self._useful = True
-        self._blame.clear()
         self._connector.useful()
         if self._stall == STALL:
             return
@@ -799,8 +726,7 @@ class Multiplexed(asyncio.Protocol):
             self._watch_stall(self._loop.time())
 
     def _unanswered(self) -> tuple[Request[Any], ...]:
-        aside = () if self._spares is None else self._spares.waiting
-        return (*self._inflight, *self._queue, *aside)
+        return (*self._inflight, *self._queue)
 
     def _watch_stall(self, since: float) -> None:
         self._stall_timer = self._loop.call_at(
@@ -823,8 +749,8 @@ class Multiplexed(asyncio.Protocol):
         # A server that is only slow must not be asked again and again.
         self._stall = min(self._stall * 2, STALL_MAXIMUM)
         self._abort()
-        if self._spares is not None:
-            self._spares.distrust()
+        for spare in self._spares():
+            spare.distrust()
 
     def _hang_up_if_idle(self) -> None:
         if self._raw is None:
@@ -843,8 +769,8 @@ class Multiplexed(asyncio.Protocol):
         connection of the notifications, which RESP2 keeps from anything else, is made again when the server
         closes it.
         """
-        if self._spares is not None:
-            self._spares.authenticate(words)
+        for spare in self._spares():
+            spare.authenticate(words)
         if self._closed:
             return
         if not self._ready:
@@ -886,6 +812,7 @@ class Multiplexed(asyncio.Protocol):
         if self._ready and self._identity is not None:  # before, a connection carries no requests
             self._residue.add(self._identity, self._inflight)
         self._ready = False
+        self._told_of.clear()
         self._authenticate_no_more()
         if self._hearing_again is not None:
             self._hearing_again.cancel()
@@ -915,17 +842,21 @@ class Multiplexed(asyncio.Protocol):
 
     def _hung_up_on(self, unanswered: list[Request[Any]], error: Exception | None) -> None:
         """The server has closed the connection: one of these requests may be why."""
-        for call in self._blame.closed([call for call in unanswered if self._may_be_blamed(call)]):
-            if self._alone:
-                size = len(pack(call.words()))
+        second = self._second_of is not None
+        if self._useful and not second:
+            return
+        for call in tuple(unanswered):
+            size = len(pack(call.words())) if second and not call.done else 0
+            # An undo that is short is not given up: it is the last word.
+            if call.done or (call.undoes and size <= LONG):
+                continue
+            call.closed += 1
+            if call.closed < MOST_CLOSED:
+                continue
+            if second:
                 call.fault(faults.hung_up(size, MOST_CLOSED, error, long=size > LONG))
             elif self._take_aside(call):
                 unanswered.remove(call)
-
-    def _may_be_blamed(self, call: Request[Any]) -> bool:
-        if call.undoes:  # one that is short is not given up: it is the last word
-            return self._alone and len(pack(call.words())) > LONG
-        return self._alone or not self._useful
 
     def _broken(self, why: str) -> Exception:
         return self._library.own(closed(why))
@@ -950,9 +881,11 @@ class Multiplexed(asyncio.Protocol):
     def _take_aside(self, call: Request[Any]) -> bool:
         """Whether a request goes over the connection for requests that are on their way alone."""
         # A bell is heard on this connection, and a node that must be asked once is asked on this one.
-        if self._alone or call.script is None or call.bells or call.elsewhere:
+        if self._second_of is not None or call.script is None or call.bells or call.elsewhere:
             return False
-        self._further().send(call)
+        if self._long is None:
+            self._long = Long(self, lambda long: self._open_spare(second_of=long), self._loop)
+        self._long.send(call)
         return True
 
     def prove(self, proof: Proof) -> None:
@@ -961,14 +894,18 @@ class Multiplexed(asyncio.Protocol):
         elif self._closed:
             proof.fault(faults.session_closed())
         else:
-            self._further().prove(proof)
+            if proof.replicas not in self._proofs:
+                self._proofs[proof.replicas] = Proofs(self._open_spare(), self._fence, self._loop)
+            self._proofs[proof.replicas].add(proof)
 
-    def _further(self) -> Spares:
-        if self._spares is None:
-            self._spares = self._make_further(self, self._loop, router=self._router, fence=self._fence)
-        return self._spares
+    def _spares(self) -> Iterator[Multiplexed]:
+        """The further connections that were made so far."""
+        if self._long is not None:
+            yield self._long.connection
+        for proofs in self._proofs.values():
+            yield proofs.connection
 
-    def open_spare(self, *, alone: bool, router: Router | None = None) -> Multiplexed:
+    def _open_spare(self, *, second_of: Long | None = None) -> Multiplexed:
         """One more connection to the same server, on which no bells are heard."""
         return Multiplexed(
             self._open_raw,
@@ -977,10 +914,10 @@ class Multiplexed(asyncio.Protocol):
             self._make_fallback,
             self._loop,
             outage=self.outage,
-            router=router,
-            alone=alone,
+            # What replicas have is asked of this very server.
+            router=None if second_of is None else self._router,
             spare=True,
-            further=self._make_further,
+            second_of=second_of,
             library=self._library,
         )
 
@@ -997,8 +934,8 @@ class Multiplexed(asyncio.Protocol):
         if self._fallback is not None:
             self._fallback.leave()
             return
-        if self._spares is not None:
-            self._spares.leave()
+        for spare in self._spares():
+            spare.leave()
         self._abort()
 
     def check(self) -> None:
@@ -1008,7 +945,7 @@ class Multiplexed(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self._outflow is not None:
-            self._outflow.hold()
+            self._outflow.held = True
 
     def resume_writing(self) -> None:
         if self._outflow is not None:
@@ -1018,17 +955,22 @@ class Multiplexed(asyncio.Protocol):
 
     def _redirected(self, call: Request[Any], error: Exception) -> bool:
         """Whether the call goes on at another node, or later."""
-        return self._router is not None and self._router.redirected(self, call, error)
+        return self._router is not None and self._router.redirected(self._node, call, error)
 
     def _has_broken(self) -> None:
         """The connection has ended, and its calls wait for the next one."""
-        if self._router is not None:
-            self._router.broken(self)
+        if self._router is not None and (self._second_of is None or self.stuck):
+            self._router.broken(self._node)
+
+    @property
+    def _node(self) -> Multiplexed:
+        """The connection that the router knows."""
+        return self if self._second_of is None else self._second_of.main
 
     def _away(self, error: BaseException) -> None:
         """An attempt to connect has failed."""
         if self._router is not None:
-            self._router.away(self)
+            self._router.away(self._node)
         else:
             self.tell_impatient()
 
@@ -1038,8 +980,8 @@ class Multiplexed(asyncio.Protocol):
             for call in tuple(self._queue):
                 if not call.patient:
                     call.fault(faults.of_driver(refusal, call.keys))
-        if self._spares is not None:
-            self._spares.tell_impatient()
+        if self._long is not None:
+            self._long.connection.tell_impatient()
 
     @property
     def way(self) -> str:
@@ -1049,7 +991,9 @@ class Multiplexed(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether a request waits for its reply, or to be sent."""
-        return bool(self._inflight) or self._wanted() or (self._spares is not None and self._spares.busy)
+        return (
+            bool(self._inflight) or self._wanted() or (self._long is not None and self._long.connection.busy)
+        )
 
     @property
     def ready(self) -> bool:
@@ -1059,18 +1003,27 @@ class Multiplexed(asyncio.Protocol):
     @property
     def stuck(self) -> bool:
         """Whether requests wait for a connection, or may still be executed after the end of theirs."""
-        if not self.ready and (self._wanted() or bool(self._residue)):
+        if not self.ready and (self._due() or bool(self._residue)):
             return True
-        return self._spares is not None and self._spares.stuck
+        return self._long is not None and self._long.connection.stuck
+
+    @property
+    def trouble(self) -> BaseException | None:
+        """Why there is no connection, or no answer; of the second one, also why the main one has none."""
+        trouble = self._connector.trouble
+        return trouble if trouble is not None or self._second_of is None else self._second_of.main.trouble
 
     def waiting(self) -> tuple[Request[Any], ...]:
         """The calls that were not written yet."""
         return tuple(self._queue)
 
-    def awaited(self, *, further: bool = True) -> list[Request[Any]]:
-        """The calls that are not answered yet, sent or not; also calls whose callers have left."""
-        calls = [call for call in (*self._inflight, *self._queue) if call.script is not None]
-        return calls if self._spares is None or not further else [*calls, *self._spares.awaited()]
+    def owed(self) -> list[Request[Any]]:
+        """The calls of this very connection that are not answered, sent or not; also of callers that left."""
+        return [call for call in (*self._inflight, *self._queue) if call.script is not None]
+
+    def awaited(self) -> list[Request[Any]]:
+        """As `owed`, with the calls of its second connection."""
+        return self.owed() if self._long is None else [*self.owed(), *self._long.connection.owed()]
 
     def take_back(self, elsewhere: Callable[[Request[Any]], bool]) -> list[Request[Any]]:
         """Takes out of the queue, and returns, the calls that must be sent to another node."""
@@ -1085,7 +1038,7 @@ class Multiplexed(asyncio.Protocol):
             call.elsewhere = call.mid_move = False
             taken.append(call)
         self._queue = kept
-        return taken if self._spares is None else [*taken, *self._spares.take_back(elsewhere)]
+        return taken if self._long is None else [*taken, *self._long.connection.take_back(elsewhere)]
 
     # -- closing
 
@@ -1094,8 +1047,8 @@ class Multiplexed(asyncio.Protocol):
             return self._fallback.rest()
         if self.busy or self.stuck or self._connector.at_work:
             return False
-        if self._spares is not None:
-            self._spares.rest()
+        for spare in self._spares():
+            spare.rest()
         self._hang_up()
         return True
 
@@ -1104,8 +1057,10 @@ class Multiplexed(asyncio.Protocol):
             await self._fallback.aclose(grace)
         deadline = self._loop.time() + grace
         try:
-            if self._spares is not None:
-                await self._spares.drain(deadline)
+            # The second one first, as what waits in it waits for the main one.
+            for spare in tuple(self._spares()):
+                second = self._long is not None and spare is self._long.connection
+                await spare.aclose(max(0.05, deadline - self._loop.time()) if second else 0.0)
             await self._drain(deadline)
             self._closed = True
             await self._connector.aclose()
@@ -1129,8 +1084,8 @@ class Multiplexed(asyncio.Protocol):
     def close(self) -> None:
         """Closes without waiting; what was written is still sent. Idempotent."""
         self._closed = self._hung_up = True
-        if self._spares is not None:
-            self._spares.close()
+        for spare in self._spares():
+            spare.close()
         self._deadlines.cancel()
         self._cancel_timers()
         if self._raw is not None:

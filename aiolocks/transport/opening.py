@@ -19,13 +19,12 @@ from .keys import key, parse
 from .libraries import REDIS, library_of
 from .outages import Outage, Outages
 from .request import Request, Transport
-from .spares import Spares
 from .tls import Connecting
 from .tokens import follow
 
 if TYPE_CHECKING:
     from .cluster.clustered import Clustered
-    from .sagas import Sagas
+    from .cluster.sagas import Sagas
 
 
 def open_clients(url: str) -> tuple[Any, Sequence[Any]]:
@@ -208,7 +207,6 @@ def _to_one(
             lambda: _over_pool(door, loop, dialect, outage),
             loop,
             outage=outage,
-            further=Spares,
             fence=fence,
             library=library_behind(pool),
         )
@@ -262,9 +260,9 @@ def _clustered(
     on_rung: OnRung,
 ) -> Transport:
     from .cluster.clustered import Clustered  # noqa: PLC0415 - few need it, and an import takes a millisecond
+    from .cluster.sagas import Sagas  # noqa: PLC0415
     from .cluster.slots import Slots  # noqa: PLC0415
     from .cluster_client import NodeConnectors, over_nodes  # noqa: PLC0415
-    from .sagas import Sagas  # noqa: PLC0415
 
     outages = Outages(loop)
     outage = Outage("the cluster", outages)
@@ -307,7 +305,6 @@ def _clustered(
             loop,
             outage=Outage(f"Redis at {address[0]}:{address[1]}", outages),
             router=cluster,
-            further=Spares,
             fence=_fence(prefix, session),
             library=library_behind(connector),
         )

@@ -64,12 +64,12 @@ class Proofs:
         fence: Gives the fence's key, of a key of a grant; both are in one slot.
     """
 
-    __slots__ = ("_coming", "_connection", "_fence", "_loop", "_round", "_soon", "_tells")
+    __slots__ = ("_coming", "_fence", "_loop", "_round", "_soon", "_tells", "connection")
 
     def __init__(
         self, connection: Multiplexed, fence: Callable[[bytes], bytes], loop: asyncio.AbstractEventLoop
     ) -> None:
-        self._connection = connection
+        self.connection = connection
         self._loop = loop
         self._fence = fence
         self._coming: list[Proof] = []
@@ -88,7 +88,7 @@ class Proofs:
         self._soon = False
         proofs = [proof for proof in self._coming if not proof.done]
         self._coming.clear()
-        self._round = _Round(self._connection, proofs, self._over) if proofs else None
+        self._round = _Round(self.connection, proofs, self._over) if proofs else None
         if self._round is not None:
             self._round.begin(self._fence, self._denied if self._tells else None)
 

@@ -1,4 +1,7 @@
-"""The protocol of all transports: to one connection, a pool, a cluster, several masters."""
+"""Scripts, the requests that are made of them, and what every transport does with a request (`Transport`).
+
+A transport is one connection, a pool, a cluster, or several masters.
+"""
 
 from __future__ import annotations
 
@@ -162,9 +165,11 @@ class Request(Generic[T]):
     make: Callable[[], Request[T]] | None = None
     alone = False  # it is not to go in one request with another one
     as_eval = False
+    closed = 0  # connections in a row that the server has closed while it may have been the reason
     done = False
     elsewhere = False  # a node has it that does not serve its slot, for this request only
     ended_by: Fault | None = None
+    final = False  # it may be the last that this process does
     guarded = False  # it goes to a node of a cluster
     mid_move = False  # it was refused because its slot moves, and is sent in the form for that
     on_late: Callable[[T], object] | None = None
@@ -582,13 +587,10 @@ class Transport(Protocol):
     def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         """Sends it, in order after earlier requests of the same lane.
 
-        Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, which
-        may be the last thing that this loop does); `corked` leaves it for the next call, which follows.
+        Calls of one turn of the loop leave together; `at_once` writes them now (for an undo, and for a
+        release that no exit waits for, which may be the last thing that this process does); `corked` leaves
+        it for the next call, which follows.
         """
-        ...
-
-    def flush(self) -> None:
-        """Writes now what `corked` has left, where there is a connection to write to."""
         ...
 
     def prove(self, proof: Proof) -> None:

@@ -327,7 +327,7 @@ class NamedMaster:
             loop, self.send, lambda _: self._server, lambda: (self._server,), partial(on_rung, "local")
         )
         self.prove, self.arm, self.ignore_bell = self._line.prove, self._line.arm, self._line.ignore_bell
-        self.forget, self.flush = self._line.forget, self._line.flush
+        self.forget = self._line.forget
 
     @property
     def hears(self) -> bool:

@@ -22,13 +22,13 @@ from typing import Any, Final, final
 from .._tasks import empty_context
 from . import clocks, faults
 from .closed_loops import background
-from .connection import MOST_CLOSED, STALL, STALL_MAXIMUM, Blame, Deadlines
+from .cluster.sagas import SagaCommand, Sagas
+from .connection import MOST_CLOSED, STALL, STALL_MAXIMUM, Deadlines
 from .driver import UNANSWERED, BrokenError, MakeWords, NotConnectedError, UnknownScriptError
 from .faults import Fault
 from .outages import Outage
 from .replication import not_driven
 from .request import LONG, Proof, Request, Words
-from .sagas import SagaCommand, Sagas
 
 _RETRY_FIRST: Final = 0.01
 _RETRY_MAXIMUM: Final = 0.5
@@ -79,7 +79,6 @@ class Serial:
         self._under_way: Request[Any] | None = None
         self._deadlines = Deadlines(loop, self._unanswered, lambda: None)
         self._doubtful: dict[str, None] = {}  # lanes with a request that was sent, and ended without a reply
-        self._blame = Blame()
         self._delay = _RETRY_FIRST
         self._stall = STALL
         self._worker: asyncio.Task[None] | None = None
@@ -113,9 +112,6 @@ class Serial:
         if call.until < self._deadlines.at:
             self._deadlines.note(call.until)
         self._hire()
-
-    def flush(self) -> None:
-        """Each request is written by a task of its own turn."""
 
     def forget(self, call: Request[Any]) -> bool:
         if self._sagas is not None:
@@ -218,7 +214,6 @@ class Serial:
     def _answered(self, call: Request[Any]) -> None:
         self._served = True
         self._delay, self._stall = _RETRY_FIRST, STALL
-        self._blame.clear()
         lane = call.lane
         if lane in self._doubtful and not any(other.lane == lane for other in self._queue):
             del self._doubtful[lane]
@@ -242,8 +237,10 @@ class Serial:
     def _why_unanswered(self, call: Request[Any], error: BaseException) -> Fault:
         """Why its connection ended: it may be too long a request."""
         may_be_blamed = call.written and not call.undoes and isinstance(error, BrokenError)
-        if may_be_blamed and (size := _size(call)) > LONG and self._blame.closed((call,)):
-            return faults.hung_up(size, MOST_CLOSED, error, long=True)
+        if may_be_blamed and (size := _size(call)) > LONG:
+            call.closed += 1
+            if call.closed >= MOST_CLOSED:
+                return faults.hung_up(size, MOST_CLOSED, error, long=True)
         return faults.of_driver(error, call.keys)
 
     def _try_again(self, call: Request[Any], fault: Fault) -> None:

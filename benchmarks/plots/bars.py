@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ..model import FLOOR, Result
 from .svg import Drawing, colour_of
 
-_LEFT, _WIDE, _RIGHT, _ROW, _TOP = 170, 420, 150, 24, 34
+_LEFT, _WIDE, _RIGHT, _ROW, _TOP = 230, 420, 150, 24, 34
 
 
-def bars(result: Result) -> Drawing | None:
-    """The ratios of the first figure, on a logarithmic scale; None where there is no floor."""
-    figure = next((figure for figure in result.figures if result.median(FLOOR, figure.key)), None)
+def bars(results: Sequence[Result]) -> Drawing | None:
+    """The ratios of the first figure on each server, on a logarithmic scale; None where there is no floor."""
+    first = results[0]
+    figure = next((figure for figure in first.figures if first.median(FLOOR, figure.key)), None)
     if figure is None:
         return None
-    floor = result.median(FLOOR, figure.key)
-    assert floor
-    ratios = [
-        (standing.contender, median / floor, median)
-        for standing in result.standings
-        if (median := result.median(standing.contender, figure.key))
-    ]
+    ratios = []
+    for result in results:
+        where = f", {result.server}" if len(results) > 1 else ""
+        floor = result.median(FLOOR, figure.key)
+        assert floor
+        ratios += [
+            (f"{standing.contender}{where}", median / floor, median)
+            for standing in result.standings
+            if (median := result.median(standing.contender, figure.key))
+        ]
     # A bar begins a little outside the smallest and the largest: 1 is never at the very edge.
     low = min(ratio for _, ratio, _ in ratios) / 1.3
     high = max(ratio for _, ratio, _ in ratios) * 1.02
     drawing = Drawing(
         _LEFT + _WIDE + _RIGHT,
         _TOP + _ROW * len(ratios) + 10,
-        f"{result.title}: {figure.label}, ÷ floor (log scale)",
+        f"{first.title}: {figure.label}, ÷ floor (log scale)",
     )
     scale = _WIDE / math.log(high / low)
     for row, (contender, ratio, median) in enumerate(ratios):

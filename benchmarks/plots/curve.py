@@ -16,7 +16,11 @@ def curve(result: Result) -> Drawing | None:
     standings = [standing for standing in result.standings if standing.latencies]
     if not standings:
         return None
-    drawing = Drawing(_LEFT + _WIDE + _LEGEND, _TOP + _HIGH + 40, f"{result.title}: share done within a time")
+    drawing = Drawing(
+        _LEFT + _WIDE + _LEGEND,
+        _TOP + _HIGH + 40,
+        f"{result.title}, {result.server}: share done within a time",
+    )
     for share in (0, 0.25, 0.5, 0.75, 1):
         y = _TOP + _HIGH * (1 - share)
         drawing.line(_LEFT, y, _LEFT + _WIDE, y)

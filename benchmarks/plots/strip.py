@@ -17,7 +17,7 @@ def strip(result: Result) -> Drawing | None:
     ended = max(since for standing in standings for _, since, _ in standing.holds)
     processes = 1 + max(process for standing in standings for process, _, _ in standing.holds)
     block = processes * _ROW + _GAP
-    title = f"{result.title}: who held the lock, {(ended - began) * 1000:.0f} ms of it"
+    title = f"{result.title}, {result.server}: who held the lock, {(ended - began) * 1000:.0f} ms of it"
     drawing = Drawing(_LEFT + _WIDE + 10, _TOP + block * len(standings), title)
     for number, standing in enumerate(standings):
         top = _TOP + number * block

@@ -57,6 +57,6 @@ class Drawing:
 
 def colour_of(contender: str) -> str:
     """By what it is."""
-    if contender == "floor":
+    if contender.startswith("floor"):
         return FLOOR
     return OURS if contender.startswith("aiolocks") else PEER

@@ -7,9 +7,10 @@ A module has a subclass of `Workload`; where processes are needed, their jobs ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 from ..settings import Settings
+from ..targets import Target
 from .alone import Alone
 from .base import Workload
 from .cached import Cached
@@ -47,44 +48,51 @@ from .watch_processes import LockOrWatchByProcesses
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "counts": [Counts],
     "alone": [Alone],
-    "cached": [Cached, partial(Cached, server="redis-7.0")],
-    "costs": [Costs],
     "many": [Many],
     "many-new": [ManyNew],
-    "profile": [Profile],
+    "cached": [Cached],
     "drain": [Drain],
     "drain-processes": [DrainProcesses],
     "handover": [Handover, LongHandover],
-    "idle": [partial(Idle, names=1), partial(Idle, names=100)],
+    "costs": [Costs],
+    "redlock": [RedlockAlone, ContendedRedlock],
+    "scale": [Throng, Waiters],
+    "held": [Held],
+    "servers": [Servers],
     "fairness": [partial(Fairness, tasks=5), partial(Fairness, tasks=1)],
     "crash": [partial(Crash, others=0), partial(Crash, others=50_000)],
-    "leadership": [LeadershipHandover, LeadershipCrash],
-    "held": [partial(Held, leases=10_000), partial(Held, leases=100_000)],
     "loss": [Loss, Flush],
-    "fair": [Fair],
-    "semaphore": [SemaphoreAmongHolders],
-    "limits": [NoisyTenant],
-    "rw": [ReaderAmongReaders],
-    "range": [WriterAmongIntervals],
+    "idle": [partial(Idle, names=1), partial(Idle, names=100)],
+    "leadership": [LeadershipHandover, LeadershipCrash],
     "ratelimit": [Admitted, Waited],
+    "limits": [NoisyTenant],
+    "jobs": [SharedRun, Updates, OtherJobs],
+    "combiner": [partial(Combined, callers=250), partial(Combined, callers=25), partial(Combined, callers=1)],
     "phases": [Phases],
+    "cluster": [
+        partial(InCluster, same=Many),
+        partial(InCluster, same=Drain),
+        partial(InCluster, same=Handover),
+    ],
     "lock-or-watch": [
         partial(LockOrWatch, inside=0),
         partial(LockOrWatch, inside=1),
         partial(LockOrWatchByProcesses, inside=0),
         partial(LockOrWatchByProcesses, inside=1),
     ],
-    "jobs": [SharedRun, Updates, OtherJobs],
-    "combiner": [partial(Combined, callers=250), partial(Combined, callers=25), partial(Combined, callers=1)],
-    "redlock": [RedlockAlone, ContendedRedlock],
-    "cluster": [
-        partial(InCluster, same=Many),
-        partial(InCluster, same=Drain),
-        partial(InCluster, same=Handover),
-    ],
-    "servers": [Servers],
-    "scale": [Throng, Waiters],
+    "fair": [Fair],
+    "semaphore": [SemaphoreAmongHolders],
+    "rw": [ReaderAmongReaders],
+    "range": [WriterAmongIntervals],
     "schedules": [Schedules],
+    "profile": [Profile],
     "import": [Import],
 }
-"""By the name on the command line; several where there are several cases."""
+"""By the name on the command line, the most important ones first; several where there are several cases."""
+
+
+@cache
+def targets() -> Mapping[str, Sequence[Target]]:
+    """The targets of each workload, by what readers call it."""
+    made = [make(Settings()) for makers in WORKLOADS.values() for make in makers]
+    return {workload.title: workload.targets for workload in made}

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import ClassVar
 
 from ..contenders.ours import BY_WAKEUP
-from ..model import Figure, Sample
-from ..settings import Address, Settings
+from ..model import Figure, Sample, title
+from ..settings import ROUNDS, Address, Settings
 from ..targets import Target
 
 Measure = Callable[[str], Awaitable[Sample]]
@@ -27,8 +27,12 @@ class Workload(ABC):
         figures: The measures; the first is the one that is drawn.
         targets: The targets.
         patience: Seconds after which a contender is given up.
+        limit: Seconds after which the workload is given up, on a server.
         core_apart: Whether the server has a core of its own: for what is made of single round trips.
         once: Whether there is one round, and none before it that is thrown away.
+        usual_rounds: How often a contender is measured where nothing else was asked for.
+        few: The contenders that are slow, or far from all others: these have two rounds.
+        one_server: Why one server is enough, where it is; then the last of those that were asked for.
     """
 
     name: ClassVar[str]
@@ -38,16 +42,31 @@ class Workload(ABC):
     figures: Sequence[Figure]
     targets: Sequence[Target]
     patience: ClassVar[float] = 60.0
+    limit: ClassVar[float] = 300.0
     core_apart: ClassVar[bool] = False
     once: ClassVar[bool] = False
+    usual_rounds: ClassVar[int] = ROUNDS
+    few: ClassVar[Sequence[str]] = ()
+    one_server: ClassVar[str] = ""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     @property
+    def title(self) -> str:
+        """What readers call it."""
+        return title(self.name, self.case)
+
+    @property
     def rounds(self) -> int:
-        """How often each contender is measured."""
-        return 1 if self.once else self.settings.rounds
+        """How often a contender is measured."""
+        if self.once or self.settings.quick:
+            return 1
+        return self.settings.rounds or self.usual_rounds
+
+    def rounds_of(self, contender: str) -> int:
+        """How often this contender is measured."""
+        return min(self.rounds, 2) if contender in self.few else self.rounds
 
     @property
     def warm_up(self) -> bool:

@@ -6,19 +6,17 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Session
-from aiolocks.testing import EmbeddedServer
 
 from ..crew import Crew, Worker
 from ..desk import Desk
 from ..model import Figure, Sample
-from ..servers import executables
-from ..settings import Address, Settings
+from ..settings import Address
 from ..targets import at_least, at_most
 from .base import Measure, Workload
 
@@ -31,13 +29,16 @@ _PAUSE: Final = 0.01
 
 
 class Cached(Workload):
-    """Hits, misses, recalls, and contention.
-
-    Args:
-        server: Another server than the one that comes with the library, by its name; empty: that one.
-    """
+    """Hits, misses, recalls, and contention."""
 
     name = "cached"
+    usual_rounds = 3  # few: each asks many times
+    work = (
+        f"a `Lock` with `cache={_CACHE}` and without: one task, acquire and release on one name (hit); names "
+        "that are used once (once); two processes: one asks for a free name, for one whose owner does not "
+        "use it, in the other process (idle), and, from the release on, for one that its owner uses (busy); "
+        "two processes that both want one name without a pause"
+    )
     figures = (
         Figure("hit", "hit: µs a cycle", 1),
         Figure("hit_cpu", "hit: µs of CPU", 1),
@@ -58,18 +59,10 @@ class Cached(Workload):
         at_least(0.95, "both", "two processes: ≥ 0.95 × plain", of=_PLAIN),
     )
 
-    def __init__(self, settings: Settings, *, server: str = "") -> None:
-        super().__init__(settings)
-        self.case = f"on {server}" if server else ""
-        self.work = (
-            "the same on another server"
-            if server
-            else f"a `Lock` with `cache={_CACHE}` and without: one task, acquire and release on one name "
-            "(hit); names that are used once (once); two processes: one asks for a free name, for one whose "
-            "owner does not use it, in the other process (idle), and, from the release on, for one that its "
-            "owner uses (busy); two processes that both want one name without a pause"
-        )
-        self._server = server
+    @property
+    def warm_up(self) -> bool:
+        """Each part of a round has its own."""
+        return False
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -79,16 +72,10 @@ class Cached(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """Two processes."""
-        async with AsyncExitStack() as stack:
-            if self._server in executables():
-                server = EmbeddedServer(executable=executables()[self._server], password=False)
-                address = Address.of(await stack.enter_async_context(server))
-            crew = await stack.enter_async_context(Crew(address, 2, loop=self.settings.loop))
+        async with Crew(address, 2, loop=self.settings.loop) as crew:
 
             async def measure(contender: str) -> Sample:
-                if self._server and self._server not in executables():
-                    raise ModuleNotFoundError(f"{self._server} is not here")
-                cycles, asks = self.settings.size(2000, 48), self.settings.size(120, 6)
+                cycles, asks = self.settings.size(2000, 48), self.settings.size(80, 6)
                 found = await crew[0].do(alone, contender=contender, cycles=cycles)
                 async with crew.renewed_on_failure():
                     found |= await _apart(crew, contender, asks)

@@ -6,10 +6,9 @@ import importlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from aiolocks.testing import EmbeddedServer
-
 from ..contenders.ours import BY_WAKEUP
 from ..model import FLOOR, Sample
+from ..servers import executables
 from ..settings import Address, Settings
 from ..targets import Target, at_least, at_most
 from .base import Measure, Workload
@@ -29,7 +28,9 @@ class InCluster(Workload):
     """
 
     name = "cluster"
+    usual_rounds = 3  # few: it is the same as with one server, or very far from it
     floor = "the same on one server"
+    one_server = "a cluster is compared with one of its own kind"
     targets: Sequence[Target]
 
     def __init__(self, settings: Settings, same: type[Many | Drain | Handover]) -> None:
@@ -59,8 +60,9 @@ class InCluster(Workload):
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """Both at the same time; the one that is not measured has nothing to do."""
         # Not an import statement: what the tests are made of has types of its own.
-        nodes = importlib.import_module("tests.support.clusters").Cluster(None)
-        async with EmbeddedServer(port=0, password=False) as server:
+        clusters = importlib.import_module("tests.support.clusters")
+        nodes = clusters.Cluster(executables()[self.settings.server])
+        async with self.settings.embedded(port=0) as server:
             with nodes:
                 there = Address(str(nodes.masters[0].server.path), nodes.masters[0].port, cluster=True)
                 async with self._same.stage(Address.of(server)) as one, self._same.stage(there) as several:

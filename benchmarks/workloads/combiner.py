@@ -35,6 +35,8 @@ class Combined(Workload):
     """Items from four processes for one name, up to 1 000; a run of 10 ms takes all that is there."""
 
     name = "combiner"
+    one_server = "requests are counted, and a run takes longer than any of them"
+    usual_rounds = 3  # few: what is measured are counts
     figures = (
         Figure("requests", "requests an item", 3),
         Figure("seconds", "s until the last answer", 3),
@@ -50,6 +52,8 @@ class Combined(Workload):
             f"4 processes × callers ({callers}) × items in turn ({each}), for one name; a run of 10 ms takes "
             "all that is there, and each caller gets its result; by hand, with a list, a hash and a lock, "
             "each caller looks for its result every 5 ms"
+            if callers == _ITEMS
+            else f"the same with callers ({callers}) × items in turn ({each})"
         )
         self.targets = (at_most(1.2, "requests", "1.2 requests an item"),) if each == 1 else ()
 

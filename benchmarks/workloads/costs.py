@@ -28,7 +28,6 @@ from aiolocks import (
     Semaphore,
     Session,
 )
-from aiolocks.testing import EmbeddedServer
 
 from ..model import Figure, Sample
 from ..monitored import counting
@@ -42,8 +41,9 @@ HOLD = 0.02
 """Seconds: shorter than the time after which a session begins to listen for the loss of a lease."""
 TTL = 0.9
 """Seconds, of leases whose renewals are counted."""
-_RENEWALS = 5
+_RENEWALS = 2
 _TOGETHER = 100
+_BATCHES = 5
 _names = itertools.count()
 
 Make = Callable[..., Any]
@@ -110,16 +110,7 @@ class Costs(Workload):
         Figure("stored", "server: KiB a lease", 1),
     )
     targets = ()
-
-    @property
-    def rounds(self) -> int:
-        """Few: counts are steady."""
-        return min(super().rounds, 3)
-
-    @property
-    def warm_up(self) -> bool:
-        """Each round has its own."""
-        return False
+    once = True  # counts are steady, and each cost of time is the median of some batches
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -130,7 +121,7 @@ class Costs(Workload):
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """Masters of its own for the kind that has several."""
         async with AsyncExitStack() as stack:
-            masters = [await stack.enter_async_context(EmbeddedServer()) for _ in range(MASTERS)]
+            masters = [await stack.enter_async_context(self.settings.embedded()) for _ in range(MASTERS)]
 
             async def measure(contender: str) -> Sample:
                 kind = KINDS[contender]
@@ -169,7 +160,7 @@ class Costs(Workload):
                 await lease.release()
         return (
             figures
-            | await _processor(own, servers, size(1000, 20))
+            | await _processor(own, servers, size(250, 5))
             | await _memory(partial(kind.make, here, ttl=30), servers, size(1000, 20))
         )
 
@@ -240,11 +231,13 @@ async def _wait(own: Any, other: Any, servers: Sequence[Address]) -> float:
 async def _processor(lock: Any, servers: Sequence[Address], cycles: int) -> dict[str, float]:
     async with AsyncExitStack() as stack:
         admins = [await stack.enter_async_context(server.client()) for server in servers]
-        async with AsyncExitStack() as counts:
-            spent = [await counts.enter_async_context(spending(admin)) for admin in admins]
-            await _cycles(lock, cycles)
-    seconds = {"client": spent[-1].client, "server": sum(one.server for one in spent)}
-    return {key: each / cycles * 1e6 for key, each in seconds.items()}
+        batches: list[dict[str, float]] = []
+        for _ in range(_BATCHES):
+            async with AsyncExitStack() as counts:
+                spent = [await counts.enter_async_context(spending(admin)) for admin in admins]
+                await _cycles(lock, cycles)
+            batches.append({"client": spent[-1].client, "server": sum(one.server for one in spent)})
+    return {key: statistics.median(each[key] for each in batches) / cycles * 1e6 for key in batches[0]}
 
 
 async def _memory(make: Make, servers: Sequence[Address], leases: int) -> dict[str, float]:

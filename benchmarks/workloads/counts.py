@@ -9,8 +9,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from aiolocks.testing import EmbeddedServer
-
 from ..counted import counting_code, counting_objects
 from ..crew import Crew
 from ..desk import Desk
@@ -64,6 +62,8 @@ class Counts(Workload):
     )
     targets = ()
     once = True  # counts are steady, and each case warms up by itself
+    limit = 900.0
+    one_server = "it is the client that is counted"
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -74,18 +74,19 @@ class Counts(Workload):
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """A process of its own: counting slows what comes after. Masters for the kind that has several."""
         async with AsyncExitStack() as stack:
-            masters = [await stack.enter_async_context(EmbeddedServer()) for _ in range(MASTERS)]
+            masters = [await stack.enter_async_context(self.settings.embedded()) for _ in range(MASTERS)]
 
             async def measure(contender: str) -> Sample:
                 several = [asdict(Address.of(one)) for one in masters]
                 async with Crew(address, 1, loop="asyncio") as crew:
-                    return Sample(await crew[0].do(count, contender=contender, masters=several))
+                    arguments = {"masters": several, "number": self.settings.size(LOCKS, 5)}
+                    return Sample(await crew[0].do(count, contender=contender, **arguments))
 
             yield measure
 
 
-async def count(desk: Desk, contender: str, masters: list[dict[str, Any]]) -> dict[str, float]:
-    """All counts of one kind."""
+async def count(desk: Desk, contender: str, masters: list[dict[str, Any]], number: int) -> dict[str, float]:
+    """All counts of one kind, with that many locks and tasks."""
     kind = KINDS[contender]
     addresses = [desk.address] if kind.masters == 1 else [Address(**master) for master in masters]
     async with AsyncExitStack() as stack:
@@ -93,7 +94,7 @@ async def count(desk: Desk, contender: str, masters: list[dict[str, Any]]) -> di
         here = await sessions(addresses, stack, listeners=(renewed,))
         there = await sessions(addresses, stack)
         make = partial(kind.make, here, ttl=30)
-        locks = [make(name=f"counts:{number}") for number in range(LOCKS)]
+        locks = [make(name=f"counts:{one}") for one in range(number)]
 
         async def cycles(made: Callable[[], Any]) -> None:
             for _ in range(CYCLES):
@@ -105,18 +106,18 @@ async def count(desk: Desk, contender: str, masters: list[dict[str, Any]]) -> di
 
         other = (kind.other or kind.make)(there, "counts:0", ttl=30)
         kept: list[Callable[[], Any]] = [partial(_same, lock) for lock in locks]
-        anew: list[Callable[[], Any]] = [partial(make, name=f"counts:{number}") for number in range(LOCKS)]
+        anew: list[Callable[[], Any]] = [partial(make, name=f"counts:{one}") for one in range(number)]
         works = {
-            "kept": Work(partial(all_at_once, kept), LOCKS * CYCLES),
-            "new": Work(partial(all_at_once, anew), LOCKS * CYCLES),
+            "kept": Work(partial(all_at_once, kept), number * CYCLES),
+            "new": Work(partial(all_at_once, anew), number * CYCLES),
             "woken": Work(partial(_woken, locks[0], other), _WAITS),
         }
         if kind.other is None:
-            works["handed"] = Work(partial(all_at_once, kept[:1] * LOCKS), LOCKS * CYCLES)
+            works["handed"] = Work(partial(all_at_once, kept[:1] * number), number * CYCLES)
         found: dict[str, float] = {}
         for case, work in works.items():
             found |= await _code(case, work)
-        held = [await kind.make(here, f"counts:renewed:{number}", ttl=TTL).acquire() for number in range(20)]
+        held = [await kind.make(here, f"counts:renewed:{one}", ttl=TTL).acquire() for one in range(20)]
         works["renewed"] = Work(partial(renewed.times, _RENEWALS * len(held)), _RENEWALS * len(held))
         found |= await _code("renewed", works["renewed"])
         for case, work in reversed(works.items()):  # the leases are there still

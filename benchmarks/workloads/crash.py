@@ -26,6 +26,7 @@ class Crash(Workload):
     """Holder killed with SIGKILL."""
 
     name = "crash"
+    usual_rounds = 3  # few: each has five names
     floor = "ttl"
     figures = (
         Figure("after", "ms after the ttl", 1),

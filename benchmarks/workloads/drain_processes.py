@@ -31,6 +31,8 @@ class DrainProcesses(Workload):
         faster(15, "seconds", "≥ 15 × faster than redis-py", than="redis-py"),
     )
 
+    few = ("redis-py", "redis-py, 10 ms", "pottery")
+
     @property
     def warm_up(self) -> bool:
         """As with `drain`."""

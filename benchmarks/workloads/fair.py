@@ -30,7 +30,7 @@ class Fair(Crowded):
 
     name = "fair"
     work = (
-        "1 000 times in a row: the holder releases and goes to the end of the queue, the first of the others "
+        "500 times in a row: the holder releases and goes to the end of the queue, the first of the others "
         "in it acquires"
     )
     keys = ("aiolocks:fairlock.queue:{{{}}}",)

@@ -16,47 +16,36 @@ from aiolocks import Lock, Session
 from ..crew import Crew
 from ..desk import Desk
 from ..model import Figure, Sample
-from ..settings import Address, Settings
+from ..settings import Address
 from ..targets import at_most
 from ..usage import load, resident
 from .base import Measure, Workload
 
-_USUAL = 10_000
 _TTL = 10
 _BASELINE = 3.0
 """Seconds for which the process is watched while it holds nothing."""
 
 
 class Held(Workload):
-    """Leases that are renewed. One round: its 30 s are many renewals already.
-
-    Args:
-        leases: The number of them.
-    """
+    """Leases that are renewed. One round: its 20 s are many renewals already."""
 
     name = "held"
+    work = "10 000 leases held, ttl 10 s, for 20 s; each renewed every third of its ttl"
     figures = (
         Figure("cpu", "% of one core, above an idle session", 1),
         Figure("traced", "KiB a lease, allocated (tracemalloc)", 2),
         Figure("resident", "KiB a lease, resident (RSS)", 2),
         Figure("tasks", "tasks more than none"),
     )
-    patience = 900.0
+    patience = 180.0
     once = True  # its processes are fresh
 
-    def __init__(self, settings: Settings, leases: int) -> None:
-        super().__init__(settings)
-        self.leases = settings.size(leases, leases // 100)
-        shown = f"{leases:,}".replace(",", " ")
-        self.case = "" if leases == _USUAL else f"{shown} leases"
-        self.work = f"{shown} leases held, ttl 10 s, for 30 s; each renewed every third of its ttl"
-        cpu = 3 * leases // _USUAL
-        self.targets = (
-            at_most(cpu, "cpu", f"≤ {cpu} % of one core"),
-            at_most(2.5, "traced", "≤ 2.5 KiB a lease, allocated"),
-            at_most(2.5, "resident", "≤ 2.5 KiB a lease, resident"),
-            at_most(3, "tasks", "≤ 3 tasks"),
-        )
+    targets = (
+        at_most(2.5, "cpu", "≤ 2.5 % of one core"),
+        at_most(2.5, "traced", "≤ 2.5 KiB a lease, allocated"),
+        at_most(2.5, "resident", "≤ 2.5 KiB a lease, resident"),
+        at_most(3, "tasks", "≤ 3 tasks"),
+    )
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -66,11 +55,11 @@ class Held(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """One process that is watched for long, one in which memory is traced, which slows it."""
-        leases = self.leases
+        leases = self.settings.size(10_000, 100)
 
         async def measure(_: str) -> Sample:
             async with Crew(address, 2, loop=self.settings.loop) as crew:
-                seconds = self.settings.size(30, 2)
+                seconds = self.settings.size(20, 2)
                 watched = await crew[0].do(hold_and_watch, leases=leases, seconds=seconds)
                 traced = await crew[1].do(hold_and_trace, leases=leases)
             return Sample({**watched, "traced": traced})

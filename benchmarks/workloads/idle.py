@@ -30,6 +30,8 @@ class Idle(Workload):
     """
 
     name = "idle"
+    one_server = "the waiters ask by a clock"
+    once = True  # a count of some seconds is steady, and it has a start of its own, which is not counted
     figures = (
         Figure("requests", "requests a second", 1),
         Figure("scripts", "of these, scripts", 2),
@@ -39,20 +41,10 @@ class Idle(Workload):
         super().__init__(settings)
         self.names = names
         self.case = f"{names} name{'s' if names > 1 else ''}"
-        self.seconds = settings.size(10, 1)
+        self.seconds = settings.size(6, 1)
         self.work = f"one process waits for {self.case} that another one holds for an hour; {self.seconds} s"
         most = 2 if names == 1 else 15
         self.targets = (at_most(most, "scripts", f"≤ {most} scripts a second", contenders=NOTIFIED),)
-
-    @property
-    def rounds(self) -> int:
-        """Few: a count of ten seconds is steady."""
-        return self.settings.size(2, 1)
-
-    @property
-    def warm_up(self) -> bool:
-        """It has a start of its own, which is not counted."""
-        return False
 
     @property
     def contenders(self) -> Sequence[str]:

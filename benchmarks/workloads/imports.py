@@ -24,15 +24,12 @@ class Import(Workload):
     """Fresh interpreters."""
 
     name = "import"
+    one_server = "none takes part"
+    usual_rounds = 9  # many: they are short
     work = "import aiolocks, in a fresh interpreter"
     floor = "import redis.asyncio"
     figures = (Figure("milliseconds", "ms", 1),)
     targets = (above(30, "milliseconds", "≤ 30 ms above import redis.asyncio", of=FLOOR),)
-
-    @property
-    def rounds(self) -> int:
-        """At least nine: they are short."""
-        return max(9, self.settings.rounds)
 
     @property
     def contenders(self) -> Sequence[str]:

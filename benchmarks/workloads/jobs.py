@@ -32,6 +32,8 @@ class SharedRun(Workload):
     """200 callers in four processes want what one run gives."""
 
     name = "jobs"
+    one_server = "runs and timers take longer than any request"
+    usual_rounds = 3  # few: what is measured are runs and timers
     case = "200 callers"
     work = "4 processes × 50 callers of one `SingleFlight`; a run of 10 ms; until the last one is served"
     floor = "the run and three round trips by the driver"
@@ -69,6 +71,8 @@ class Updates(Workload):
     """Updates of one key that come while a run goes on: neither lost nor done one by one."""
 
     name = "jobs"
+    one_server = "runs and timers take longer than any request"
+    usual_rounds = 3  # few: what is measured are runs and timers
     case = "1 000 updates"
     work = "1 000 updates of one key, one each 0.5 ms, with `UniqueJob`; a run of 10 ms sees all before it"
     figures = (Figure("runs", "runs"), Figure("seconds", "s", 3))
@@ -112,6 +116,8 @@ class OtherJobs(Workload):
     """What duplicates of one job do to the other jobs of the same workers."""
 
     name = "jobs"
+    one_server = "runs and timers take longer than any request"
+    usual_rounds = 3  # few: what is measured are runs and timers
     case = "the other jobs"
     work = (
         "4 workers, one queue: 400 deliveries of one job of 10 ms, and after each 20 of them another job of "

@@ -29,6 +29,7 @@ class LeadershipHandover(Workload):
     """A term that its leader ends."""
 
     name = "leadership"
+    usual_rounds = 3  # few: each waits for its own
     floor = "two round trips by the driver, each after 12 ms of idling"
     work = "two processes; A leads for 12 ms, B is a candidate; from the end of A's body to the start of B's"
     figures = (Figure("p50", "ms, median", 2), Figure("p90", "ms, 90 % of all", 2))
@@ -71,7 +72,9 @@ class LeadershipCrash(Workload):
     """A leader that is killed."""
 
     name = "leadership"
+    usual_rounds = 3  # few: each waits for its own
     case = "leader killed"
+    one_server = "the candidate asks by a clock"
     work = f"leader killed with SIGKILL, ttl {_TTL} s; until the next leader's body starts; 5 names at once"
     figures = (Figure("after", "ms after the ttl", 1), Figure("worst", "ms, worst of the round", 1))
     targets = (at_most(15, "after", "≤ 15 ms after the ttl"),)

@@ -38,6 +38,8 @@ class LockOrWatch(Workload):
     """
 
     name = "lock-or-watch"
+    one_server = "what counts is the number of round trips"
+    usual_rounds = 3  # few: they are long with those who try again
     core_apart = True
     figures = (
         *(Figure(str(tasks), f"changes/s, {tasks} task{'s' if tasks > 1 else ''}") for tasks in _TASKS[::-1]),

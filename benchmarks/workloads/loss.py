@@ -32,6 +32,7 @@ class Loss(Workload):
     """One lease among many is deleted, and then the next."""
 
     name = "loss"
+    usual_rounds = 3  # few: the leases of each are many
     case = "one deleted"
     floor = "one and a half round trips by the driver, each after 12 ms of idling"
     figures = (Figure("p50", "ms, median", 2), Figure("p99", "ms, 99 % of all", 2))
@@ -40,7 +41,7 @@ class Loss(Workload):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._leases = settings.size(1000, 20)
-        self._times = settings.size(100, 5)
+        self._times = settings.size(60, 5)
         self.work = (
             f"{self._leases} leases in one process, ttl 30 s; another one deletes one key after the other; "
             "from DEL to the first line of the body's finally"
@@ -89,6 +90,7 @@ class Flush(Workload):
     """All leases are lost at once."""
 
     name = "loss"
+    usual_rounds = 3  # few: the leases of each are many
     case = "all flushed"
     figures = (
         Figure("told", "% of the bodies, within 5 s", 0),

@@ -37,6 +37,8 @@ class Phases(Workload):
     """
 
     name = "phases"
+    one_server = "what tasks do while they hold takes longer than any request"
+    usual_rounds = 2  # few: each is some seconds of many tasks
     work = (
         "an `RWLock`, three sessions: 8 readers (5 ms, and a pause of 10 ms), 2 planners (upgradable; plan "
         "for 100 ms, upgrade, write for 5 ms) and one plain writer (5 ms, and a pause of 50 ms)"
@@ -56,6 +58,11 @@ class Phases(Workload):
     )
 
     @property
+    def warm_up(self) -> bool:
+        """A round is so long that its first moments make no difference."""
+        return False
+
+    @property
     def contenders(self) -> Sequence[str]:
         """Those that ours is compared with go first."""
         return (FLOOR, _PUBLISHED, "aiolocks")
@@ -65,7 +72,7 @@ class Phases(Workload):
         """Three sessions, each with a connection of its own."""
         from aiolocks import Session  # noqa: PLC0415 - as with every contender
 
-        seconds = 0.5 if self.settings.quick else 5.0
+        seconds = 0.5 if self.settings.quick else 4.0
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(Redis(**address.client_arguments))
             sessions = [await stack.enter_async_context(Session(client)) for _ in range(3)]

@@ -35,6 +35,7 @@ class Profile(Workload):
     """Acquire and release, as in `alone` and in `many`."""
 
     name = "profile"
+    usual_rounds = 3  # few: each has thousands of looks
     work = "`alone` and `many`, with a look each millisecond of the client's CPU time at the file that runs"
     figures = (
         Figure("client", "client: µs of CPU a cycle", 0),
@@ -42,6 +43,7 @@ class Profile(Workload):
         Figure(_REST, "the lock object, and the benchmark itself", 0),
     )
     targets = ()
+    one_server = "it is the client that is looked at"
 
     @property
     def contenders(self) -> Sequence[str]:

@@ -25,7 +25,7 @@ class WriterAmongIntervals(AmongHolders):
 
     name = "range"
     work = (
-        "one task, 1 000 times acquire and release of a writer on a free interval, at 50 places amid the "
+        "one task, 500 times acquire and release of a writer on a free interval, at 50 places amid the "
         "intervals that the others hold, half of them as readers, half as writers"
     )
     keys = ("aiolocks:rangelock.ends:{{{}}}",)

@@ -18,7 +18,7 @@ from aiolocks.testing import EmbeddedServer
 from ..crew import Crew
 from ..desk import Desk
 from ..model import FLOOR, Figure, Sample
-from ..settings import Address
+from ..settings import Address, Settings
 from ..targets import at_least, at_most
 from .base import Measure, Workload
 
@@ -30,9 +30,9 @@ _HUNG = "aiolocks, one master hangs"
 
 
 @asynccontextmanager
-async def _five_masters() -> AsyncGenerator[list[EmbeddedServer]]:
+async def _five_masters(settings: Settings) -> AsyncGenerator[list[EmbeddedServer]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(EmbeddedServer()) for _ in range(_MASTERS)]
+        yield [await stack.enter_async_context(settings.embedded()) for _ in range(_MASTERS)]
 
 
 class RedlockAlone(Workload):
@@ -55,7 +55,7 @@ class RedlockAlone(Workload):
         """Masters of its own, and a connection to each."""
         cycles = self.settings.size(500, 10)
         names = [f"redlock:{number}" for number in range(50)]
-        async with _five_masters() as servers, AsyncExitStack() as stack:
+        async with _five_masters(self.settings) as servers, AsyncExitStack() as stack:
             clients = [
                 await stack.enter_async_context(Redis(unix_socket_path=str(server.path)))
                 for server in servers
@@ -89,10 +89,12 @@ class ContendedRedlock(Workload):
     name = "redlock"
     case = "contended"
     work = (
-        f"{_PROCESSES} processes × {_TASKS} tasks, in a loop for 10 s on one Redlock of {_MASTERS} masters, "
+        f"{_PROCESSES} processes × {_TASKS} tasks, in a loop for 4 s on one Redlock of {_MASTERS} masters, "
         "1 ms inside; also with one of the masters stopped (SIGSTOP) right before"
     )
     floor = "the same with a `Lock` on one of the masters"
+    usual_rounds = 3  # few: each task has hundreds of turns
+    one_server = "four processes and five masters share two cores, whatever the server"
     figures = (
         Figure("throughput", "acquisitions/s"),
         Figure("slowest", "slowest ÷ fastest task", 2),
@@ -107,6 +109,11 @@ class ContendedRedlock(Workload):
     )
 
     @property
+    def warm_up(self) -> bool:
+        """Each process warms up by itself."""
+        return False
+
+    @property
     def contenders(self) -> Sequence[str]:
         """Ours alone: no peer queues for a majority."""
         return (FLOOR, "aiolocks", _HUNG)
@@ -114,8 +121,11 @@ class ContendedRedlock(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """Masters of its own, and four processes."""
-        seconds = self.settings.size(10, 1)
-        async with _five_masters() as servers, Crew(address, _PROCESSES, loop=self.settings.loop) as crew:
+        seconds = self.settings.size(4, 1)
+        async with (
+            _five_masters(self.settings) as servers,
+            Crew(address, _PROCESSES, loop=self.settings.loop) as crew,
+        ):
 
             async def contended(contender: str) -> list[list[list[float]]]:
                 masters = servers[:1] if contender == FLOOR else servers

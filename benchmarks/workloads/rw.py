@@ -17,7 +17,7 @@ class ReaderAmongReaders(AmongHolders):
     """One more reader."""
 
     name = "rw"
-    work = "one task, 1 000 times acquire and release of a reader, while the others are readers too"
+    work = "one task, 500 times acquire and release of a reader, while the others are readers too"
     keys = ("aiolocks:rwlock.ends:{{{}}}",)
 
     @property

@@ -33,7 +33,8 @@ _EACH = 10
 
 class _Scale(Workload):
     name = "scale"
-    patience = 3600.0
+    patience = limit = 1800.0
+    one_server = "the world has a server of its own, and in the other case it is the client that is looked at"
     once = True  # the world has a seed, memory is steady, and processes are fresh
 
 
@@ -88,7 +89,7 @@ class Waiters(_Scale):
     """Tasks that wait, each with a lock object of its own."""
 
     case = "100 000 waiters"
-    work = "one process with 100 000 tasks that wait for 10 000 names, which another process holds; for 10 s"
+    work = "one process with 100 000 tasks that wait for 10 000 names, which another process holds; for 5 s"
     floor = "as many tasks that wait for `asyncio.Lock` objects, one for each name"
     figures = (
         Figure("resident", "KiB a waiter, resident (RSS), with its task", 2),
@@ -104,8 +105,8 @@ class Waiters(_Scale):
 
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
-        """One process holds; others wait, one of them with memory traced, which slows it."""
-        names, seconds = self.settings.size(10_000, 50), self.settings.size(10, 1)
+        """One process holds; others wait, a tenth of them again with memory traced, which slows it."""
+        names, seconds = self.settings.size(10_000, 50), self.settings.size(5, 1)
 
         async def measure(contender: str) -> Sample:
             async with Crew(address, 3, loop=self.settings.loop) as crew:
@@ -114,7 +115,7 @@ class Waiters(_Scale):
                     await crew[0].hear()
                 arguments: dict[str, object] = {"contender": contender, "names": names}
                 figures = await crew[1].do(wait, seconds=seconds, **arguments)
-                traced = await crew[2].do(wait_traced, **arguments)
+                traced = await crew[2].do(wait_traced, contender=contender, names=names // 10)
             return Sample({**figures, "traced": traced})
 
         yield measure

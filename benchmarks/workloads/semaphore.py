@@ -20,7 +20,7 @@ class SemaphoreAmongHolders(AmongHolders):
     """One permit of those that are left."""
 
     name = "semaphore"
-    work = "one task, 1 000 times acquire and release of a permit, while the others hold one each"
+    work = "one task, 500 times acquire and release of a permit, while the others hold one each"
     keys = ("aiolocks:semaphore:{{{}}}",)
 
     @property

@@ -24,6 +24,8 @@ class LockOrWatchByProcesses(Workload):
     """As `LockOrWatch`, with one task in each process: each hand-over of the lock wakes another process."""
 
     name = "lock-or-watch"
+    one_server = "what counts is the number of round trips"
+    usual_rounds = 2  # few: they are long
     figures = (
         *(Figure(str(number), f"changes/s, {number} processes") for number in _PROCESSES[::-1]),
         Figure("crossing", f"processes from which it is ahead of {WATCH}", 1),
@@ -36,10 +38,15 @@ class LockOrWatchByProcesses(Workload):
         self.case = f"{inside} ms inside, by processes"
         steps = between(inside)
         self.work = (
-            f"2 to {_PROCESSES[-1]} processes of one task each change one value ({steps}), 320 changes in "
+            f"2 to {_PROCESSES[-1]} processes of one task each change one value ({steps}), 160 changes in "
             "all: WATCH, MULTI and EXEC, again until nobody else was faster, or a lock"
         )
         self.floor = f"{steps} by the driver, in sequence, by one task that nobody else is in the way of"
+
+    @property
+    def warm_up(self) -> bool:
+        """Each process warms up by itself."""
+        return False
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -49,12 +56,13 @@ class LockOrWatchByProcesses(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """As many processes as there are in the largest group."""
-        changes = self.settings.size(10 * _PROCESSES[-1], _PROCESSES[-1])
+        processes = _PROCESSES[:2] if self.settings.quick else _PROCESSES
+        changes = 5 * processes[-1]
         watched: dict[str, float] = {}
-        async with Crew(address, _PROCESSES[-1], loop=self.settings.loop) as crew:
+        async with Crew(address, processes[-1], loop=self.settings.loop) as crew:
 
             async def measure(contender: str) -> Sample:
-                groups = (1,) if contender == FLOOR else _PROCESSES
+                groups = (1,) if contender == FLOOR else processes
                 rates: dict[str, float] = {}
                 for number in groups:
                     each = changes // number if contender != FLOOR else changes // 8
@@ -64,17 +72,17 @@ class LockOrWatchByProcesses(Workload):
                             "changes": each if place < number else 0,
                             "inside": self._inside,
                         }
-                        for place in range(_PROCESSES[-1])
+                        for place in range(processes[-1])
                     ]
                     ended = await crew.together(change, arguments)
                     rates[str(number)] = number * each / max(ended)
                 if contender == FLOOR:
-                    return Sample({str(number): rates["1"] for number in _PROCESSES})
+                    return Sample({str(number): rates["1"] for number in processes})
                 if contender == WATCH:
                     watched.update(rates)
                     return Sample(dict(rates))
                 return Sample(
-                    {**rates, "crossing": crossing(rates, watched, _PROCESSES)} if watched else rates
+                    {**rates, "crossing": crossing(rates, watched, processes)} if watched else rates
                 )
 
             yield measure

@@ -125,14 +125,19 @@ async def test_a_short_request_that_ends_connections_is_told_from_the_others(
 ) -> None:
     """As by a firewall that does not like what is in it."""
     async with Session(connect(through)) as session, five_leases(session):
+        cuts = 0
 
         def cut(request: Request) -> None:
+            nonlocal cuts
             if ACQUIRE(request) and any(b"not liked" in word for word in request):
+                cuts += 1
                 through.cut()
 
         look_at(through, cut)
         error = await rejected(Lock(session, "not liked").acquire(blocking_timeout=5))
         assert "closed 2 connections in a row while only this request" in str(error)
+        # One that had served, two new ones, and then two on which nothing else was on its way.
+        assert cuts >= 5
         through._traps.clear()
 
 
@@ -256,3 +261,20 @@ async def test_a_session_that_is_closed_while_a_long_request_waits_for_another(
     outcomes = await asyncio.gather(*writing, return_exceptions=True)
     assert all(isinstance(outcome, LockError) for outcome in outcomes)
     assert through.connections == 1
+
+
+async def test_a_long_request_that_waits_for_another_says_why_that_has_no_answer(
+    connect: Connect, through: Proxy
+) -> None:
+    async with Session(connect(through), command_timeout=1.5) as session:
+        register = FencedRegister(session, "a")
+        await register.write("first", 1)
+        through.drop_replies = True
+        writing = [asyncio.create_task(register.write(value, 1)) for value in ("second", LARGE[:500_000])]
+        await through.saw(b"second")
+        through.refuse = True
+        through.cut()
+        outcomes = await asyncio.gather(*writing, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [BackendError, BackendError]
+        assert "cannot be reached" in str(outcomes[1])
+        through.refuse = through.drop_replies = False

@@ -194,7 +194,7 @@ def _asked(row: Row, session: Session) -> Asked:
 
 def _requests() -> dict[str, str]:
     """Of acquire and release, where nobody else wants the lock."""
-    (costs,) = [one for one in Report.load(results(ROOT / "docs")).results if one.title == "costs"]
+    costs = Report.load(results(ROOT / "docs")).by_title["costs"][0]
     first = costs.figures[0].key
     return {one.contender: f"{one.figures[first].median:.0f}" for one in costs.standings}
 

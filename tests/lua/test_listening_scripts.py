@@ -18,6 +18,7 @@ pytestmark = pytest.mark.leaves_keys("aiolocks*:lock*")
 
 HELD = f"{'a1' * 16}:17:{{}}"
 SEATS = "1" * 16, "2" * 16, "3" * 16
+FAR = 5000
 
 
 class ListeningScripts(Scripts):
@@ -50,10 +51,10 @@ class ListeningScripts(Scripts):
             marks_ms=ms,
         )
 
-    async def listen(self, *listeners: Listener, card: str = CARD) -> Any:
+    async def listen(self, *listeners: Listener, card: str = CARD, near: int | str = "") -> Any:
         words = [word for listener in listeners for word in listener.words()]
         bells = [listener.bell for listener in listeners]
-        return await self.run(self.words("waiters_listen", bells, BELL, QUEUE, card, *words))
+        return await self.run(self.words("waiters_listen", bells, BELL, QUEUE, card, near, FAR, *words))
 
     async def now(self) -> int:
         seconds, micros = await self.redis.time()
@@ -280,6 +281,23 @@ async def test_one_in_front_that_was_rung_is_waited_for_as_long_as_its_bell_last
     assert about(told, BELL)
 
 
+async def test_in_its_turn_it_does_not_ask_before_one_in_front_that_was_rung(listening) -> None:
+    """Nothing is held; without seats, who asks first gets in."""
+    no_seat, second = "0" * 16, listening.key("queue.2")
+    for own, queues in ((SEATS[1], 1), (no_seat, 1), (SEATS[1], 2)):
+        await listening.clear()
+        await listening.sit("a", seat=SEATS[0])
+        await listening.sit("x", seat=own)
+        await listening.redis.copy(listening.queue, second)
+        await listening.redis.set(listening.bell("a"), "rung", px=BELL)
+        waits = listening.shares("x", own)
+
+        (told,) = await listening.listen(waits._replace(queues=(listening.queue, second)[:queues]))
+
+        assert (told == ASK) is (own == no_seat or queues == 2)
+        assert told == ASK or about(told, BELL)
+
+
 async def test_the_dead_behind_it_stay(listening) -> None:
     for who, seat in zip("xa", SEATS[:2], strict=True):
         await listening.sit(who, seat=seat)
@@ -375,6 +393,100 @@ async def test_without_its_mark_it_is_to_ask_and_none_is_made(listening) -> None
     assert await listening.redis.zscore(listening.waits, listening.bell("x")) is None
 
 
+# -- far from the front --------------------------------------------------------------------------------------
+
+
+async def bells_last(listening, *ms: int) -> bool:
+    """The bells and cards of the first waiters last for so long."""
+    return all(
+        [
+            await listening.lasts(key, each)
+            for who, each in zip("axy", ms, strict=False)
+            for key in (listening.bell(who), listening.key(f"bell.{who}.card"))
+        ]
+    )
+
+
+async def test_the_bell_of_one_that_is_far_from_the_front_lasts_longer(listening) -> None:
+    for who, seat in zip("axy", SEATS, strict=True):
+        await listening.sit(who, seat=seat)
+    await listening.hold_for(MINUTE)
+    waiting = [listening.shares(who, seat) for who, seat in zip("axy", SEATS, strict=True)]
+
+    *told, far = await listening.listen(*waiting, near=2)
+
+    assert all(about(ms, MINUTE) for ms in told)
+    assert far == 3
+    assert await bells_last(listening, BELL, BELL, FAR)
+    assert (await listening.listen(*waiting, near=1))[3:] == [2, 3]
+    assert (await listening.listen(*waiting[1:], near=1))[2:] == [1, 2]
+
+
+async def test_one_that_comes_near_has_a_short_bell_again(listening) -> None:
+    for who, seat in zip("ax", SEATS, strict=False):
+        await listening.sit(who, seat=seat)
+    await listening.hold_for(MINUTE)
+    assert (await listening.listen(listening.shares("x", SEATS[1]), near=1))[1:] == [1]
+    await listening.redis.zrem(listening.queue, listening.bell("a") + SEATS[0].encode())
+
+    (told,) = await listening.listen(listening.shares("x", SEATS[1]), near=1)
+
+    assert about(told, MINUTE)
+    assert await listening.lasts(listening.bell("x"), BELL)
+
+
+async def test_the_dead_right_before_it_do_not_keep_it_far(listening) -> None:
+    for who, seat in zip("abx", SEATS, strict=True):
+        await listening.sit(who, seat=seat)
+    await listening.hold_for(MINUTE)
+    await listening.die("b")
+
+    assert await listening.listen(listening.shares("x", SEATS[2]), near=2) == [ASK]
+    assert await listening.lasts(listening.bell("x"), BELL)
+
+
+async def test_one_that_is_far_is_told_to_ask_all_the_same(listening) -> None:
+    await listening.sit("a")
+    await listening.sit("x")
+
+    assert await listening.listen(listening.simple("x"), near=1) == [ASK, 1]
+    assert await listening.lasts(listening.bell("x"), FAR)
+
+
+async def test_one_that_is_near_in_one_of_its_queues_is_near(listening) -> None:
+    for queue, who in (("queue.1", "x"), ("queue.2", "a"), ("queue.2", "x")):
+        await listening.redis.zadd(listening.key(queue), {listening.bell(who): await listening.now()})
+        await listening.redis.set(listening.bell(who), "", px=BELL)
+    await listening.redis.set(listening.lock, HELD, px=MINUTE)
+    first, second = listening.key("queue.1"), listening.key("queue.2")
+    waits = listening.simple("x")
+
+    for queues, far in (((second,), [1]), ((first, second), []), ((second, first), [])):
+        assert (await listening.listen(waits._replace(queues=queues), near=1))[1:] == far
+
+
+async def test_one_with_marks_is_never_far(listening) -> None:
+    for who, seat in zip("ax", SEATS, strict=False):
+        await listening.sit(who, seat=seat)
+    await listening.hold_for(MINUTE)
+    await listening.mark("x", 3000)
+    beside = listening.marked("x")._replace(seat=SEATS[1])
+
+    (told,) = await listening.listen(beside, near=1)
+
+    assert about(told, 3000)
+    assert await listening.lasts(listening.bell("x"), BELL)
+
+
+async def test_what_is_wrong_with_one_that_would_be_far_is_told(listening) -> None:
+    await listening.sit("a")
+    await listening.sit("x")
+    await listening.redis.set(listening.lock, b"x", px=MINUTE)
+    wrong = listening.simple("x")._replace(locks=(listening.queue,), owner="me")
+
+    assert await listening.listen(wrong, near=1) == [NOT_OURS]
+
+
 # -- several at once -----------------------------------------------------------------------------------------
 
 
@@ -412,7 +524,7 @@ async def test_from_then_on_each_bell_is_heard(listening) -> None:
         both = [listening.simple("x"), listening.simple("y")]
         words = [word for listener in both for word in listener.words()]
         bells = [listener.bell for listener in both]
-        await ear.say(*listening.words("waiters_listen", bells, BELL, QUEUE, CARD, *words))
+        await ear.say(*listening.words("waiters_listen", bells, BELL, QUEUE, CARD, "", FAR, *words))
         assert await ear.told() == []
 
         await listening.redis.delete(listening.bell("y"), listening.queue, listening.lock)
@@ -488,6 +600,24 @@ MUTATIONS = [
         "false",
         "test_marks_of_others_do_not_keep_the_first_of_the_queue_silent",
     ),
+    Mutation(
+        SHARED,
+        "not queues[2] and ",
+        "",
+        "test_in_its_turn_it_does_not_ask_before_one_in_front_that_was_rung",
+    ),
+    Mutation(
+        SHARED,
+        "string.find(seat, '[^0]') ~= nil",
+        "true",
+        "test_in_its_turn_it_does_not_ask_before_one_in_front_that_was_rung",
+    ),
+    Mutation(
+        SHARED,
+        " and not awaits_other",
+        "",
+        "test_in_its_turn_it_does_not_ask_before_one_in_front_that_was_rung",
+    ),
     Mutation(SHARED, "held == 0 ", "false ", "test_where_nothing_is_held_it_is_to_ask"),
     Mutation(
         SHARED,
@@ -497,6 +627,34 @@ MUTATIONS = [
     ),
     Mutation(SHARED, "'^([^{]*):'", "'^(.*):'", "test_the_card_stands_beside_the_bell_whatever_the_name"),
     Mutation(SHARED, "if ARGV[3] ~= '' then", "if true then", "test_without_a_card_none_is_left"),
+    Mutation(SHARED, "ARGV[4] ~= '' and ", "", "test_where_nothing_is_held_it_is_to_ask"),
+    Mutation(SHARED, " and not marks[1]", "", "test_one_with_marks_is_never_far"),
+    Mutation(SHARED, "far and rank >= ", "rank >= ", "test_one_that_is_near_in_one_of_its_queues_is_near"),
+    Mutation(
+        SHARED,
+        "rank >= tonumber(ARGV[4])",
+        "rank > tonumber(ARGV[4])",
+        "test_the_bell_of_one_that_is_far_from_the_front_lasts_longer",
+    ),
+    Mutation(
+        SHARED,
+        "far and ARGV[5] or ARGV[1]",
+        "ARGV[1]",
+        "test_the_bell_of_one_that_is_far_from_the_front_lasts_longer",
+    ),
+    Mutation(
+        SHARED,
+        "'PEXPIRE', bell, lasts",
+        "'PEXPIRE', bell, ARGV[1]",
+        "test_the_bell_of_one_that_is_far_from_the_front_lasts_longer",
+    ),
+    Mutation(
+        SHARED,
+        "ARGV[3], 'PX', lasts",
+        "ARGV[3], 'PX', ARGV[1]",
+        "test_the_bell_of_one_that_is_far_from_the_front_lasts_longer",
+    ),
+    Mutation(SHARED, "return ASK, far", "return ASK", "test_one_that_is_far_is_told_to_ask_all_the_same"),
     Mutation(
         STEP,
         "ok and answer or -5",

@@ -39,6 +39,19 @@ SPREAD_OUT = Want(names=("x",))
 NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
+    # p2 stands behind p1, the only one near the front; p3 comes when the bell of p2 would be over.
+    "far from the front: signs": (
+        schedule(
+            "far-fairlock",
+            1,
+            60.0,
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 8.0)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.1, 0.05)),
+            crew("tracking", NEAR, one("p2.w0.r0", 0.2, 0.05)),
+            crew("tracking", NEAR, one("p3.w0.r0", 5.22, 0.05)),
+        ),
+        "overtaken in the queue: p2.w0.r0 and p3.w0.r0",
+    ),
     # The server does not hear that p0 has ended its run, and p1 has its turn when the lease of p0 is over.
     "combiners: acknowledged first": (
         schedule(

@@ -92,6 +92,7 @@ class FakeTransport:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.connected = True
         self.hears = False
+        self.way = "keyspace"
         self.outage_told = False
         self.on_rung: Callable[[str, Iterable[bytes] | None], None] = lambda way, bells: None
         self.listening = False  # the test answers those, and requests for a seat, itself
@@ -101,7 +102,6 @@ class FakeTransport:
         self.answer: Callable[[str], Any] | None = None  # answers by itself, a turn of the loop later
         self.sent: list[Request[Any]] = []
         self.at_once: list[Request[Any]] = []
-        self.flushed: list[int] = []  # how many were sent before
         self.closed = False
         self.lateness = 0.0  # with which it ends a call whose time has passed
         self.kept: set[Possession] = set()  # so that none is collected unreleased when its test ends
@@ -127,9 +127,6 @@ class FakeTransport:
             self._loop.call_soon(call.reply, self.answer(verb(call)))
         else:
             self._untaken.put_nowait(call)
-
-    def flush(self) -> None:
-        self.flushed.append(len(self.sent))
 
     def _answered_by_itself(self, call: Request[Any]) -> bool:
         self.bell = next(iter(call.bells), self.bell)
@@ -201,6 +198,8 @@ def verb(call: Request[Any]) -> str:
     """Its script, in short; "sit" for an acquire that is to take a seat only."""
     if call.alone:
         return "sit"
+    if call.script is None:
+        return str(call.words()[0])
     return call.script.name.removeprefix("lock_").removeprefix("queue_").removeprefix("waiters_")
 
 

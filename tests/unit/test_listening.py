@@ -63,6 +63,121 @@ async def test_while_nothing_ends_it_listens_and_asks_after_ten_seconds(session,
     await end(task)
 
 
+FAR = 1
+"""Behind the answers: the first waiter of the request stands far from the front."""
+
+
+async def times(transport, *answers: list[int]) -> list[float]:
+    """The seconds between requests to listen with these answers, and one more."""
+    found, since = [], now()
+    for answer in [*answers, None]:
+        call = await transport.asked("listen")
+        found.append(now() - since)
+        since = now()
+        if answer is not None:
+            call.reply(answer)
+    return found
+
+
+async def test_far_from_the_front_it_shows_less_often_that_it_lives(session, transport) -> None:
+    task = await one_asleep(session, transport)
+
+    found = await times(transport, [NO_END, FAR], [NO_END, FAR], [NO_END], [NO_END], [NO_END, FAR])
+
+    assert found == pytest.approx([0.6, 1.5, 1.5, 0.6, 0.6, 1.5])
+    await end(task)
+
+
+async def test_of_several_the_far_one_goes_with_others_or_not_at_all(session, transport) -> None:
+    tasks = await asleep(session, transport, "one", "two")
+    bells = []
+
+    for _ in range(6):
+        call = await transport.asked("listen")
+        bells.append(len(call.bells))
+        far = [number for number, bell in enumerate(call.bells, 1) if b"one" in bell]
+        call.reply([NO_END] * len(call.bells) + far)
+
+    assert bells == [2, 1, 2, 1, 2, 1]  # each 0.6 s: the far one every other time
+    await end(*tasks)
+
+
+async def test_once_it_is_alone_the_far_one_is_not_late(session, transport) -> None:
+    one, two = await asleep(session, transport, "one", "two")
+    (await transport.asked("listen")).reply([NO_END, NO_END, FAR])
+    began = now()
+    await end(two)
+    let_go(await transport.asked("release"))
+
+    await transport.asked("listen")
+
+    assert now() - began == pytest.approx(1.5)
+    await end(one)
+
+
+async def test_one_that_comes_beside_a_far_one_has_its_own_time(session, transport) -> None:
+    (far,) = await asleep(session, transport, "one")
+    (await transport.asked("listen")).reply([NO_END, FAR])
+    await asyncio.sleep(0.1)
+    began = now()
+    (near,) = await asleep(session, transport, "two")
+
+    call = await transport.asked("listen")
+
+    assert len(call.bells) == 1
+    assert b"two" in call.bells[0]
+    assert now() - began <= 0.6
+    await end(far, near)
+
+
+@pytest.mark.parametrize("news", ["rung", "all", "no answer", "gone"])
+async def test_what_is_newer_than_where_it_stands_makes_it_near(session, transport, news: str) -> None:
+    task = await one_asleep(session, transport)
+    listening = await transport.asked("listen")
+    listening.reply([NO_END, FAR])
+    match news:
+        case "rung":
+            transport.on_rung("tracking", listening.bells)
+        case "all":
+            transport.on_rung("tracking", None)
+        case "gone":
+            (await transport.asked("listen")).reply([GONE])
+        case _:
+            cut(await transport.asked("listen"))
+    refuse(await transport.asked("acquire"))
+    first = await transport.asked("listen")
+    began = now()
+    if news != "gone":
+        first.reply([NO_END])
+
+    await transport.asked("listen")
+
+    assert now() - began <= 0.6
+    await end(task)
+
+
+async def test_an_answer_that_is_older_than_a_ring_does_not_make_it_far(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    listening = await transport.asked("listen")
+    transport.on_rung("tracking", listening.bells)
+    listening.reply([NO_END, FAR])
+    assert not session._engine.bells._far
+    refuse(await transport.asked("acquire"))
+    await end(task)
+
+
+async def test_one_that_leaves_is_not_far_when_it_comes_again(session, transport) -> None:
+    task = await one_asleep(session, transport)
+    (await transport.asked("listen")).reply([NO_END, FAR])
+    await end(task)
+    transport.remember_nothing()
+
+    task = await one_asleep(session, transport)
+
+    assert await times(transport) == pytest.approx([0.6])
+    await end(task)
+
+
 async def test_it_asks_when_the_lease_ends_that_it_was_told_of(session, transport) -> None:
     task = await one_asleep(session, transport)
     (await transport.asked("listen")).reply([400])
@@ -244,12 +359,10 @@ def test_in_several_slots_it_waits_for_all_of_them(answers: list[int], told: int
     commands = steps_of("p", names, retention_ms=1000, session="s")
     saga = commands.listener("t" * 32).saga()  # type: ignore[union-attr]
 
-    requests = next(saga)
-    with pytest.raises(StopIteration) as ended:
-        saga.send([[answer] for answer in answers])
+    _, requests = saga.first()
 
     assert [len(request.keys) for request in requests] == [1, 1]
-    assert ended.value.value == told
+    assert saga._told([[answer] for answer in answers]) == told
 
 
 async def test_a_wait_that_is_contended_takes_three_requests(session, transport) -> None:
@@ -267,6 +380,131 @@ async def test_a_wait_that_is_contended_takes_three_requests(session, transport)
     release = releasing(lease)
     let_go(await transport.asked("release"))
     await release
+
+
+# -- asking and listening in one write
+
+
+async def contended(session: Session, transport) -> Lock:
+    """A lock of which the last acquire was refused."""
+    lock = Lock(session, "name")
+    transport.kept.add(lock)
+    before = await one_asleep(session, transport)
+    transport.on_rung("tracking", transport.sent[-1].bells)
+    grant(await transport.asked("acquire"))
+    release = releasing(await before)
+    let_go(await transport.asked("release"))
+    await release
+    transport.remember_nothing()
+    return lock
+
+
+async def asks_and_listens(session: Session, transport) -> tuple[asyncio.Task[Any], Any, Any]:
+    """A wait for such a lock; its request, and the one that went with it."""
+    transport.way = "tracking"
+    lock = await contended(session, transport)
+    task = asyncio.create_task(lock.acquire())
+    asking = await transport.asked("acquire")
+    listening = await transport.asked("GET")
+    assert transport.flushed == []
+    return task, asking, listening
+
+
+async def test_the_next_wait_takes_two_requests(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    assert listening.bells == listening.keys == (listening.args[1],)
+    refuse(asking, 30 * SECOND)
+    listening.reply(b"")
+    refused = now()
+
+    (await transport.asked("listen")).reply([NO_END])
+    assert now() - refused == pytest.approx(0.6, abs=0.1)  # until then, it neither asks nor listens
+    transport.on_rung("tracking", listening.bells)
+    woken = await transport.asked("acquire")
+
+    assert {*"wpl"} <= {*woken.args[4]}
+    assert transport.verbs == ["acquire", "GET", "listen", "acquire"]
+    await end(task)
+
+
+@pytest.mark.parametrize("bell", [None, b"rung"])
+async def test_a_bell_that_does_not_hang_then_is_listened_for(session, transport, bell) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    refuse(asking)
+    listening.reply(bell)
+    refused = now()
+
+    (await transport.asked("listen")).reply([GONE])
+    refuse(await transport.asked("acquire"))
+
+    assert now() == refused
+    await transport.asked("listen")
+    await end(task)
+
+
+async def test_what_was_heard_before_the_refusal_counts_for_nothing(session, transport) -> None:
+    """The server lacked the script, and the request that asks was sent again, behind the other one."""
+    task, asking, listening = await asks_and_listens(session, transport)
+    listening.reply(b"")
+    refuse(asking)
+
+    assert (await transport.asked("listen")).bells == listening.bells
+    await end(task)
+
+
+async def test_without_an_answer_to_that_it_polls_until_the_next_sign(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    refuse(asking)
+    deny(listening)
+    denied = now()
+
+    refuse(await transport.asked("acquire"))
+
+    assert now() - denied == pytest.approx(0.1)
+    await transport.asked("listen")
+    await end(task)
+
+
+async def test_one_that_was_rung_before_that_answer_asks(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    refuse(asking)
+    transport.on_rung("tracking", listening.bells)
+    listening.reply(b"")  # of the time before
+    refuse(await transport.asked("acquire"))
+
+    assert (await transport.asked("listen")).bells == listening.bells
+    await end(task)
+
+
+async def test_after_a_grant_at_once_it_listens_when_it_was_refused(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    grant(asking)
+    listening.reply(None)
+    release = releasing(await task)
+    let_go(await transport.asked("release"))
+    await release
+    transport.remember_nothing()
+
+    task = await one_asleep(session, transport)
+
+    assert transport.verbs == ["acquire", "listen"]
+    await end(task)
+
+
+@pytest.mark.parametrize(("way", "by_slot"), [("keyspace", False), ("tracking", True)])
+async def test_where_it_hears_elsewhere_or_its_slot_may_move_it_listens_when_it_was_refused(
+    session, transport, way: str, by_slot: bool
+) -> None:
+    transport.way, transport.by_slot = way, by_slot
+    lock = await contended(session, transport)
+    task = asyncio.create_task(lock.acquire())
+    asking = await transport.asked("acquire")
+    await turns()
+    assert transport.unasked == []
+    refuse(asking)
+
+    assert (await transport.asked("listen")).bells
+    await end(task)
 
 
 async def test_what_cannot_be_listened_for_is_polled(session, transport) -> None:

@@ -50,7 +50,6 @@ class Unreached:
             self._loop,
             outage=Outage(str(address), Outages(self._loop)),
             router=cluster,
-            further=cast("Any", None),
         )
         return node
 

@@ -37,6 +37,8 @@ BEFORE_CACHE = "bf96d01"
 BEFORE_MEMORY = "121d79b"
 """The last commit whose latches know the last 32 steps, whose combiners take a late end from nobody, and
 whose rate limits reserve moments, under a key of another name."""
+BEFORE_FAR = "b76ee4c"
+"""The last commit whose bells all last for 2 s, wherever their waiter stands."""
 HERE = Path(__file__)
 REPOSITORY = os.environ.get("AIOLOCKS_TEST_REPOSITORY") or str(HERE.parents[2])
 ROUNDS = 12
@@ -184,6 +186,25 @@ async def test_a_session_that_keeps_a_lock_hears_of_one_that_cannot_ask(
     assert len(tokens) == 4 * ROUNDS
     assert tokens == sorted(set(tokens))
     assert max(report["longest"] for report in reports) < LONGEST_WAIT
+    await redis.delete("tokens", "inside")
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("kind", ["lock", "fairlock"])
+async def test_a_dead_waiter_whose_bell_lasts_long_is_rung_by_either_version(
+    server: Server, redis: Redis, version: Versions, kind: str
+) -> None:
+    """Neither waits until that bell ends: it lasts for longer than they may take."""
+    queue, bell = f"aiolocks:{kind}.queue:{{a}}", f"aiolocks:{kind}.bell.dead:{{a}}"
+    seat = "1" * 16 if kind == "fairlock" else ""
+    await redis.zadd(queue, {bell + seat: 1})
+    await redis.set(bell, "", ex=int(3 * LONGEST_WAIT))
+    await redis.expire(queue, int(3 * LONGEST_WAIT))
+
+    reports = await both(version, BEFORE_FAR, server, "work", kind, 2)
+
+    assert max(report["longest"] for report in reports) < LONGEST_WAIT
+    assert not await redis.exists(bell)
     await redis.delete("tokens", "inside")
 
 

@@ -33,12 +33,12 @@ from ..keys import slot_of
 from ..outages import Outage
 from ..releases import Releases
 from ..request import Proof, Request
-from ..sagas import SagaCommand, Sagas
 from .backlogs import Backlogs
 from .connections import NodeConnections
 from .probes import Probes
 from .redirects import Redirects, slot_of_call
 from .refreshing import TopologyRefresher
+from .sagas import SagaCommand, Sagas
 from .scanning import cursor_behind, position
 from .slots import Slots
 
@@ -167,10 +167,6 @@ class Clustered:
         node.send(one)
         if not node.ready:
             self._nodes.look_after()
-
-    def flush(self) -> None:
-        for node in self._nodes.by_address.values():
-            node.flush()
 
     def forget(self, call: Request[Any]) -> bool:
         self._sagas.forget(call)

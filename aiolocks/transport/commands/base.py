@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
-from ..answers import BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
+from ..answers import FAR_BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
 from ..driver import pack
 from ..request import Argument, JoinableRelease, Request, Script
 from .snapshots import of_nobody
@@ -60,6 +60,8 @@ class NameSteps:
     """The ends of what is acquired, as users know them; None but for ranges."""
     names: Sequence[str] = ()
     """All names that it is of, where these are several."""
+    hasty: float | None = None
+    """Seconds after which a question without an answer ends its acquire, as a fault does; None: it waits."""
 
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
@@ -72,7 +74,7 @@ class NameSteps:
     @property
     def lingers(self) -> float:
         """Seconds at most for which a waiter that is gone without a word stays in the way of other ones."""
-        return BELL_TTL
+        return FAR_BELL_TTL
 
     @property
     def nests(self) -> bool:

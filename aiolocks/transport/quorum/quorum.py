@@ -434,10 +434,6 @@ class Quorum:
             if round_.lane == settling.lane:
                 round_.settle(settling)
 
-    def flush(self) -> None:
-        for master in self.masters:
-            master.transport.flush()
-
     def forget(self, call: Request[Any]) -> bool:
         call.done = True
         if (round_ := self.rounds.get(call)) is not None:

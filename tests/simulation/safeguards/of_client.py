@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .taking import ALL, FAIR, LOCKS, Safeguard, python
+from .taking import ALL, FAIR, LOCKS, Safeguard, python, together
 
 OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: waiting
@@ -18,8 +18,8 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a grant": Safeguard(
         "A grant whose task was cancelled at that moment is given back.",
         python(
-            "lock.waiter:_give_back",
-            without="target.engine.undo(claim, target.options.first_ttl)",
+            "lock.lease:Possession.undo",
+            without="self.engine.undo(self, self.target.options.first_ttl)",
             instead="pass",
         ),
         ALL,
@@ -74,11 +74,49 @@ OF_CLIENT: dict[str, Safeguard] = {
         python("lock.wakeups:Bells._listen", without="gate.listener()", instead="None"),
         ("lock", "fairlock", "rwlock"),
     ),
+    "far from the front: signs": Safeguard(
+        "A session shows that its waiters live also where they are far from the front.",
+        python(
+            "lock.wakeups:Bells._listen",
+            without="gate.listener()",
+            instead="None if gate in self._far else gate.listener()",
+        ),
+        ("far-fairlock", "far-lock"),
+    ),
     "listening at once": Safeguard(
         "A waiter hears its bell from its refusal on.",
         python("lock.waiter:Waiter._go_on", without="self._gate.listen(self)", instead="pass"),
         ("lock", "semaphore", "rwlock"),
         covered_by="heartbeat",
+    ),
+    "listening along: read": Safeguard(
+        "A waiter that asks where the last acquire was refused reads its bell right behind.",
+        python(
+            "lock.wakeups:Bells.ask_and_listen",
+            without="transport.send(listens.",
+            instead="(listens.",
+        ),
+        ("lock", "fairlock", "semaphore"),
+        covered_by="heartbeat",
+    ),
+    "listening along: answered too soon": Safeguard(
+        "Where the request that asks was sent again, what was read before it counts for nothing.",
+        python("lock.queue:Gate.heard_along", without="self._listens_along = False", instead="pass"),
+        ("lock", "fairlock", "semaphore"),
+        faulty=True,
+        sorts=("no scripts",),
+        covered_by="heartbeat",
+    ),
+    "listening along: on one connection": Safeguard(
+        "Where a bell is heard on another connection, a waiter does not ask and listen in one write.",
+        python(
+            "lock.wakeups:Bells.ask_and_listen",
+            without='transport.way != "tracking"',
+            instead='transport.way == "poll"',
+        ),
+        ("lock", "fairlock", "semaphore"),
+        covered_by="heartbeat",
+        unseen="the channel of the wait before is mostly heard still; a unit test looks at it",
     ),
     "a bell that was put back": Safeguard(
         "A waiter whose bell a refusal has put back listens for it again.",
@@ -172,7 +210,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A place that was kept for others is given up when they have left.",
         python(
             "lock.queue:Gate.drop_seat",
-            without="self._engine.undo(self._resource.nobody(), of_use, leave=True)",
+            without="self._give_up(of_use, leave=True)",
             instead="pass",
         ),
         ("fairlock", "rwlock"),
@@ -224,10 +262,17 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
-        python(
-            "lock.renewal:Watch.holds_from",
-            without="end = sent + dependable(self.span)",
-            instead="end = NEVER",
+        together(
+            python(
+                "lock.renewal:Watch.__init__",
+                without="self.deadline = sent + options.dependable",
+                instead="self.deadline = NEVER",
+            ),
+            python(
+                "lock.renewal:Watch.holds_from",
+                without="end = sent + dependable(self.span)",
+                instead="end = NEVER",
+            ),
         ),
         ALL,
         faulty=True,
@@ -283,7 +328,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "tracked soon after the grant": Safeguard(
         "The server is asked to tell of a loss a moment after the grant, and not with the first renewal.",
-        python("lock.lease:Possession.__init__", without="if engine.hears:", instead="if False:"),
+        python("lock.lease:Possession.hold", without="hears=engine.hears", instead="hears=False"),
         LOCKS,
         faulty=True,
         sorts=("deletion",),

@@ -130,14 +130,14 @@ OF_SCRIPTS: dict[str, Safeguard] = {
         "A bell is read again once it was written, so that its end is told.",
         lua(
             "waiters_listen",
-            without="redis.call('PEXPIRE', bell, ARGV[1])\n  redis.call('GET', bell)",
-            instead="redis.call('PEXPIRE', bell, ARGV[1])",
+            without="redis.call('PEXPIRE', bell, lasts)\n  redis.call('GET', bell)",
+            instead="redis.call('PEXPIRE', bell, lasts)",
         ),
         ("lock", "rwlock"),
     ),
     "listen: bell's ttl": Safeguard(
         "A bell lives on for as long as its session listens.",
-        lua("waiters_listen", without="redis.call('PEXPIRE', bell, ARGV[1])"),
+        lua("waiters_listen", without="redis.call('PEXPIRE', bell, lasts)"),
         ("lock", "fairlock"),
     ),
     "listen: queue's ttl": Safeguard(
@@ -153,7 +153,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
     ),
     "listen: nothing held": Safeguard(
         "Where nothing is held any more, a waiter is to ask.",
-        lua("waiters_listen", without="or held == 0 then", instead="then"),
+        lua("waiters_listen", without="or held == 0 and not awaits_other then", instead="then"),
         ("lock", "multilock"),
         faulty=True,
         sorts=("kill",),

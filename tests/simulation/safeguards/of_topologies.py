@@ -8,6 +8,16 @@ CLUSTERED = ("cluster-lock", "cluster-fairlock", "cluster-rwlock")
 WATCHED = ("sentinel-lock", "sentinel-fairlock")
 
 OF_TOPOLOGIES: dict[str, Safeguard] = {
+    # -- several slots of a cluster
+    "several slots: given back": Safeguard(
+        "Where one slot refuses, the slots that had granted are given back.",
+        python(
+            "transport.cluster.sagas:Taking._taken",
+            without="self._take_back_reached(with_last=bool(self._standing & PASSING))",
+            instead="pass",
+        ),
+        ("cluster-multilock",),
+    ),
     # -- a cluster
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",
@@ -73,7 +83,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "A seat of this session that stands first although its waiter has gone is given up.",
         python(
             "lock.queue:Gate.goes_first",
-            without="self._engine.undo(self._resource.nobody(seat), 1.0)",
+            without="self._give_up(1.0, seat=seat)",
             instead="pass",
         ),
         ("cluster-fairlock",),
@@ -229,7 +239,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "Where a connection was silent, the idle one beside it is made again.",
         python(
             "transport.connection:Multiplexed._check_stall",
-            without="self._spares.distrust()",
+            without="spare.distrust()",
             instead="pass",
         ),
         ("sentinel-replicas",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,8 @@ class Actors:
         busy: Seconds that a turn of its loop takes, at most.
         idle: Seconds for which something may be free while a task here waits for it.
         ledger: The work of all processes with the tools that are built with locks.
+        left_block: Told of a block that has ended without the answer to the release; whether the process is
+            killed there.
         patience: Seconds in which a server has answered, also if it is not connected yet.
     """
 
@@ -47,6 +50,7 @@ class Actors:
         patience: float,
         idle: float,
         ledger: Ledger,
+        left_block: Callable[[Attempt], bool],
     ) -> None:
         self._session = session
         self._kind = kind
@@ -58,6 +62,8 @@ class Actors:
         self._patience = patience
         self._idle = idle
         self._ledger = ledger
+        self._left_block = left_block
+        self._told: set[asyncio.Task[None]] = set()
         self.attempts: list[Attempt] = []
 
     async def work(self, worker: Worker) -> None:
@@ -152,13 +158,14 @@ class Actors:
         await play(self._ledger, self._session, one, self._ttl, self._patience)
 
     async def _hold(self, one: Round) -> None:
-        lock = self._kind.lock(self._session, one.want, ttl=self._ttl, **self._options)
+        options = self._options if one.want.confirm else {**self._options, "confirm": False}
+        lock = self._kind.lock(self._session, one.want, ttl=self._ttl, **options)
         owned = self._kind.nests or one.doing == "upgrade"
         attempt = self._attempt(one, one.want, owner=one.part if owned else None)
         attempt.steals = one.steal
         how = {"steal": True} if one.steal else {"blocking_timeout": one.timeout}
         lease = await self._acquire(attempt, lambda: lock.acquire(**how))
-        async with self._holding(attempt, lease):
+        async with self._holding(one, attempt, lease):
             await self._do(one, lock, attempt, lease)
 
     async def _acquire(self, attempt: Attempt, pending: Any) -> Any:
@@ -177,7 +184,7 @@ class Actors:
         return lease
 
     @contextlib.asynccontextmanager
-    async def _holding(self, attempt: Attempt, lease: Any) -> Any:
+    async def _holding(self, one: Round, attempt: Attempt, lease: Any) -> Any:
         """Inside, the lease is entered; behind it, its holder has let go."""
         referee = self._referee
         try:
@@ -189,8 +196,26 @@ class Actors:
         finally:
             if lease.state is LeaseState.DETACHED:
                 referee.expires(attempt, referee.now + self._ttl + self._patience, found=LONGEST_POLL)
-            else:
+            elif one.want.confirm:
                 referee.left(attempt)
+            else:
+                attempt.written = True
+                if self._left_block(attempt):
+                    await asyncio.get_running_loop().create_future()  # it has done its last step
+                told = asyncio.get_running_loop().create_task(
+                    self._answered(one, attempt, lease), name=f"{attempt.who} told"
+                )
+                self._told.add(told)
+                told.add_done_callback(self._told.discard)
+
+    async def _answered(self, one: Round, attempt: Attempt, lease: Any) -> None:
+        """The answer to a release for which the end of its block has not waited."""
+        released = await lease.wait_released()
+        self._referee.left(attempt)
+        if not released:
+            fault = lease._possession.fault
+            error = LockLostError("Lock", "x", "found by its release") if fault is None else fault.error
+            self._explained(one, error, attempt.invoked)
 
     async def _do(self, one: Round, lock: Any, attempt: Attempt, lease: Any) -> None:
         match one.doing:
@@ -234,7 +259,7 @@ class Actors:
             lease = await self._acquire(inner, pending)
         except LockTimeoutError:
             return
-        async with self._holding(inner, lease):
+        async with self._holding(one, inner, lease):
             await asyncio.sleep(one.hold / 3)
         await asyncio.sleep(one.hold / 3)
 

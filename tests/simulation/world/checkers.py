@@ -34,6 +34,7 @@ class Attempt:
         hold: The holdings, once granted.
         firm: Whether it could rely on that when it was told of it.
         hit: Whether it came without a request, for its session had kept the lease.
+        written: Whether its block has ended without the answer to the release.
     """
 
     who: str
@@ -49,6 +50,7 @@ class Attempt:
     hold: Hold | None = None
     firm: bool = False
     hit: bool = False
+    written: bool = False
     ended: float = math.inf
     free_since: float | None = None
     idle_told: bool = False

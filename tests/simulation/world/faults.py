@@ -30,6 +30,8 @@ NEVER_CONNECTED = 2 * CONNECT_TIMEOUT + RECONNECTED
 """The same where the first one is silent while it is made, and then the one on which a sentinel is asked."""
 BELL_TTL = 2.0
 """Seconds for which the bell of a waiter lasts that shows no more that it lives."""
+FAR_BELL_TTL = 5.0
+"""The same of a waiter that is far from the front."""
 LISTENED = 1.0
 """Seconds in which each session has asked whether its waiters have something to do, and they have done it."""
 CACHED = 0.5
@@ -97,7 +99,8 @@ def _first_for(run: Run, process: str) -> float:
     if actors is not None and all(attempt.ended < since for attempt in actors.attempts):
         return RECONNECTED  # none of its tasks waits, or did a moment ago
     poll = max((crew.poll for crew in schedule.crews if crew.part == process), default=0.0)
-    waits = max(BELL_TTL, MARKS * poll) if schedule.kind.spans else BELL_TTL
+    bell = BELL_TTL if schedule.kind.near is None else FAR_BELL_TTL
+    waits = max(bell, MARKS * poll) if schedule.kind.spans else bell
     return waits + LISTENED + RECONNECTED  # nobody is told of the end of a bell or a mark: a waiter finds it
 
 
@@ -139,6 +142,11 @@ def _freeze(run: Run, fault: Fault) -> None:
 
 def _kill(run: Run, fault: Fault) -> None:
     run.kill(fault.target, silently=bool(fault.amount))
+
+
+def _kill_behind(run: Run, fault: Fault) -> None:
+    """Right behind the end of its next block that does not wait for the answer, in the same step."""
+    run.behind[fault.target] = fault
 
 
 def _freeze_server(run: Run, fault: Fault) -> None:
@@ -265,6 +273,7 @@ _UNTOLD = {Excused.IDLE: CACHED, Excused.LEASE: RECONNECTED}
 ON_DEMAND: dict[str, Sort] = {
     "deletion": Sort(_delete, of_server=True, excuses=_EMPTY),
     "lost pushes": Sort(_lose_pushes, 3.0, of_server=True, leaves=False, excuses=_UNTOLD),
+    "kill behind": Sort(_kill_behind, excuses=dict.fromkeys((Excused.IDLE, Excused.RESULT), RECOVERY)),
 }
 """Those that no schedule has that does not ask for them."""
 EMPTYING = {"flush", "empty restart", "late restart"}

@@ -21,7 +21,7 @@ from aiolocks import (
 from tests.kinds import declared
 from tests.support.history import Mode
 
-from . import caches, limited
+from . import caches, limited, unconfirmed
 from .cluster import NODES
 from .sentinel import NODES as WATCHED
 from .wants import HANDLED, Kind, Want, none, one, simple
@@ -164,6 +164,7 @@ KINDS: dict[str, Kind] = {
             hosts=MASTERS[:3],
             stepwise=True,
         ),
+        Kind(name="unconfirmed", wanted=one, lock=unconfirmed.exclusive, doings=HANDLED, unconfirmed=True),
         Kind(name="steals", wanted=one, lock=simple(Lock), doings=("extend", "detach"), steals=True),
         Kind(name="singleflight", wanted=_permits, lock=none, work="share"),
         Kind(
@@ -208,6 +209,18 @@ KINDS: dict[str, Kind] = {
 }
 
 
+KINDS |= {
+    kind.name: kind
+    for kind in (
+        *(replace(KINDS[name], name=f"far-{name}", near=1) for name in ("lock", "fairlock")),
+        *(
+            replace(KINDS[name], name=f"unconfirmed-{name}", unconfirmed=True)
+            for name in ("fairlock", "semaphore", "limits", "rwlock", "rangelock", "reentrant", "multilock")
+        ),
+    )
+}
+
+
 # -- on several servers
 
 SPREAD = ("x", "x", "x", "z", "b")
@@ -242,10 +255,13 @@ KINDS |= {
             _on_cluster(KINDS[name])
             for name in (
                 *("lock", "fairlock", "semaphore", "limits", "rwlock", "reentrant", "multilock", "combiner"),
-                *("ratelimit", "latch", "cached"),
+                *("ratelimit", "latch", "cached", "unconfirmed"),
             )
         ),
-        *(_behind_sentinel(KINDS[name]) for name in ("lock", "fairlock", "rwlock", "combiner", "cached")),
+        *(
+            _behind_sentinel(KINDS[name])
+            for name in ("lock", "fairlock", "rwlock", "combiner", "cached", "unconfirmed")
+        ),
         # Nobody waits for the replica when a lease is adopted.
         _behind_sentinel(KINDS["lock"], name="sentinel-replicas", replicas=1, doings=("extend",)),
     )

@@ -8,18 +8,20 @@ import gc
 import json
 import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Self
 
 from aiolocks import Backoff, Session
+from aiolocks.lock import wakeups
 from tests.support.hygiene import is_fence
 
 from . import limited
 from .actors import Actors
 from .caches import CACHES, ENDED, Answers, eager
-from .checkers import Referee
+from .checkers import Attempt, Referee
 from .excuses import Excused
 from .failures import ALONE, FAILURES, SORTS
 from .faults import EMPTYING, MARKS, NOTICED, RECOVERY
@@ -31,6 +33,8 @@ from .process import Process
 from .randomness import Source, seeded
 from .schedule import LONGEST_POLL, Crew, Fault, Round, Schedule
 from .topology import TOPOLOGIES, BehindSentinel
+from .unconfirmed import OwnReleases
+from .wants import Kind
 from .works import Ledger
 from .world import StuckError, World
 
@@ -101,6 +105,7 @@ class Run:
         self.actors: dict[str, Actors] = {}
         self.processes: dict[str, Process] = {}
         self.mains: dict[str, asyncio.Task[None]] = {}
+        self.behind: dict[str, Fault] = {}  # by process: that kills it right behind its next block
         self._living: set[str] = set()
         self._struck: set[str] = set()  # processes and servers of which a fault explains something
         self._calm_at = 0.0  # the faults are over then
@@ -254,6 +259,28 @@ class Run:
         for attempt in self.actors[name].attempts if name in self.actors else ():
             self.referee.died(attempt, self.schedule.ttl)
 
+    def left_block(self, crew: Crew, attempt: Attempt) -> bool:
+        """A task has left a block without the answer to the release; whether that was the last of its
+        process."""
+        fault = self.behind.pop(crew.part, None)
+        if fault is None:
+            return False
+        self.world.trace.happened(crew.part, "is killed behind a block")
+        SORTS[fault.what].excuse(self, fault)
+        self._settled_at = max(self._settled_at, self.world.now + RECOVERY + self.schedule.ttl)
+        self.kill(crew.part, silently=False)
+        # The connection is there, and the server knows each script whose text was sent on it.
+        if crew.wakeup != "plain" and {one.what for one in self.schedule.faults} == {fault.what}:
+            self.world.clockwork.after(crew.delays.longest, self._look_for, attempt)
+        return True
+
+    def _look_for(self, attempt: Attempt) -> None:
+        """Its process was killed behind its block: what it had written has arrived."""
+        for node in self.world.nodes:
+            for store in node.server.stores.values():
+                if any(attempt.token in repr(value) for value in store.values.values()):
+                    self.referee.wrong(f"{attempt.who} was killed behind its block, and its lease is there")
+
     def void(self, node: Node) -> None:
         """The server loses what it has: of that, nothing more is promised but the fencing."""
         values = [value for store in node.server.stores.values() for value in store.values.values()]
@@ -312,6 +339,7 @@ class Run:
                 patience=self.patience(crew),
                 idle=self._idle(crew),
                 ledger=self.ledger,
+                left_block=partial(self.left_block, crew),
             )
             loop = asyncio.get_running_loop()
             tasks = [loop.create_task(actors.work(worker), name=worker.part) for worker in crew.workers]
@@ -456,11 +484,26 @@ class Run:
         if kind.cached and not self.schedule.faults:
             trip = max((2 * (crew.delays.longest + crew.busy) for crew in self.schedule.crews), default=0.0)
             Answers(referee, trip).judge([one for actors in self.actors.values() for one in actors.attempts])
+        if kind.unconfirmed and not self.schedule.faults:
+            trip = max((2 * (crew.delays.longest + crew.busy) for crew in self.schedule.crews), default=0.0)
+            OwnReleases(referee, trip).judge([one for own in self.actors.values() for one in own.attempts])
         referee.judge(
             trace.first_seen() if kind.strict or kind.spans or kind.limited else {},
             trace.readers() if kind.phased else [],
             limited.Turns(trace.of_limits() if kind.limited else ()),
         )
+
+
+@contextlib.contextmanager
+def _near(kind: Kind) -> Iterator[None]:
+    """Fewer waiters than in the library are near the front."""
+    before = wakeups.NEAR
+    if kind.near is not None:
+        wakeups.NEAR = kind.near  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        wakeups.NEAR = before  # type: ignore[misc]
 
 
 class Runner:
@@ -491,7 +534,7 @@ class Runner:
     def run(self, schedule: Schedule) -> Outcome:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # the killed leave much open
-            with eager(schedule):
+            with eager(schedule), _near(schedule.kind):
                 outcome = Run(schedule, self._source).run()
             # Here and nowhere else: what the collector finds is told to loops and listeners. After each
             # schedule, while its memory is still in the caches of the processor.

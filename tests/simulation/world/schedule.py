@@ -261,6 +261,10 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
         from .caches import with_uses
 
         schedule = with_uses(random.Random(f"{kind}/{seed}/{faulty}/uses"), schedule)
+    if schedule.kind.unconfirmed:
+        from .unconfirmed import with_uses
+
+        schedule = with_uses(random.Random(f"{kind}/{seed}/{faulty}/uses"), schedule)
     schedule = _with_slow_polls(random.Random(f"{kind}/{seed}/{faulty}/polls"), schedule)
     schedule = _with_servers(random.Random(f"{kind}/{seed}/{faulty}/servers"), schedule, skewed=skewed)
     if faulty:
@@ -268,6 +272,8 @@ def drawn(kind: str, seed: int, *, faulty: bool = False, sorts: Collection[str] 
 
         grouped = schedule.kind.topology in ("cluster", "sentinel")
         schedule = (failures if grouped else faults).strike(rng, schedule)
+        if schedule.kind.unconfirmed and not (sorts or grouped) and seed % 4 == 0:
+            schedule = replace(faults.strike(rng, replace(schedule, sorts=("kill behind",))), sorts=())
     return schedule
 
 

@@ -23,6 +23,7 @@ class Want:
         keys: Of limits, of which it wants a permit each.
         cache: Seconds for which its session keeps it between uses.
         by: Another kind that excludes it.
+        confirm: Whether the end of its block waits for the answer to the release.
     """
 
     names: tuple[str, ...] = ("x",)
@@ -33,6 +34,7 @@ class Want:
     keys: tuple[str, ...] = ()
     cache: float = 0.0
     by: str = ""
+    confirm: bool = True
 
     def __str__(self) -> str:
         text = "+".join(self.names)
@@ -44,6 +46,7 @@ class Want:
             text += f" as {self.mode}"
         if self.low > float("-inf"):
             text += f" of {self.low:g}-{self.high:g}"
+        text += "" if self.confirm else " unconfirmed"
         return text if self.permits == 1 else f"{text} x {self.permits}"
 
 
@@ -70,8 +73,11 @@ class Kind:
         whole: All that there is.
         cached: Whether its session may keep it between uses.
         steals: Whether some of its tasks take it by force.
+        unconfirmed: Whether most of its blocks do not wait for the answer to the release.
         work: The tool that is built with locks, by its name in `works`; then there is no `lock` of its own.
         play: What a task does with that tool, if it does not stand in `works`.
+        near: So many waiters at the front of a queue are near it; None: as in the library, which are more
+            than a world has.
         faults: The only ones that befall it, unless others are asked for; empty: all.
         lasting: A part of keys that stay for ever.
         remembered: Parts of keys that stay for a week.
@@ -95,8 +101,10 @@ class Kind:
     whole: Want = Want()
     steals: bool = False
     cached: bool = False
+    unconfirmed: bool = False
     work: str = ""
     play: Callable[..., Awaitable[None]] | None = None
+    near: int | None = None
     faults: tuple[str, ...] = ()
     lasting: str = ""
     remembered: tuple[str, ...] = ()
