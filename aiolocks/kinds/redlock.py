@@ -201,8 +201,9 @@ class Redlock(Acquirable[Lease]):
     """A lock that a majority of several independent masters keeps; one holder at a time.
 
     The lock survives the loss of the other masters. It is acquired when a majority of *all* masters, not only
-    of the masters that answer, has granted it and then confirmed its fencing token. Two majorities share a
-    master, so a later lease always has the larger token. While the lock is held, it is renewed on all
+    of the masters that answer, has granted it and confirmed its fencing token. Two majorities share a
+    master, so a later lease always has the larger token. That takes one round trip, and two for the first
+    lease of a name, or after a wait. While the lock is held, it is renewed on all
     masters, and written again to a master that was away or came back without data. It is lost when a majority
     says so, or when no majority has confirmed a renewal in time.
 
@@ -215,7 +216,7 @@ class Redlock(Acquirable[Lease]):
     It assumes that clocks run at the same speed (within 1 %) and do not jump. It also assumes that a master
     which comes back without its data stays away for the longest ttl in use. If one of these is not true, two
     tasks may hold the lock at a time: let the store check `lease.fencing_token`. The algorithm is Redlock's
-    (redis.io, "Distributed Locks with Redis"), with a second phase for the fencing token.
+    (redis.io, "Distributed Locks with Redis"), with a fencing token on which a majority agrees.
 
     Options that are not described here are those of `Lock`.
 
