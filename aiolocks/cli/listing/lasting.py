@@ -1,4 +1,4 @@
-"""What the server keeps of schedules and leaderships, also while nobody runs or leads."""
+"""What the server keeps of schedules and leaderships, also while no process runs or leads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Kept(NamedTuple):
 
     @property
     def alive(self) -> Sequence[Times]:
-        """Those times for which a process asks."""
+        """The times for which a process asks."""
         return [one for one in self.times if self.now <= one.expected]
 
     @property
