@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..kinds.combiner import Left
     from ..kinds.leadership import LeaderInfo
     from ..kinds.schedule.plan import Misfire, Overlap
-    from ..kinds.schedule.ticks import TickRecord
+    from ..kinds.schedule.run import TickRecord
     from ..kinds.serializers import Serializer
     from ..kinds.spans import Bound
     from ..kinds.uniquejob import Mode, OnConflict

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ..kinds.leadership import LeaderInfo
     from ..kinds.ratelimit import AllLimits
     from ..kinds.ratelimit import RateDecision as AsyncRateDecision
-    from ..kinds.schedule.ticks import Tick as AsyncTick
+    from ..kinds.schedule.run import Tick as AsyncTick
 
 P = ParamSpec("P")
 R = TypeVar("R")

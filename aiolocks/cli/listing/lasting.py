@@ -11,8 +11,7 @@ from ... import BackendError, Session, TickRecord
 from ...inspect.looking import scan_names
 from ...kinds.leadership import KIND as LEADERSHIP
 from ...kinds.leadership import Observing, TermFound
-from ...kinds.schedule.steps import Times, reading, times
-from ...kinds.schedule.ticks import history
+from ...kinds.schedule.run import Times, history, reading, times
 from ...lock.context import Context
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of
