@@ -31,7 +31,8 @@ _READ_A_SECOND: Final = 200
 """Waits that a session reads: where there are more, it asks less often."""
 _APART: Final = 0.1
 """Seconds that two requests are apart at least, for waits that begin one after the other."""
-_ANSWERED_WITHIN: Final = 0.5
+_ASK_TIMEOUT: Final = 0.5
+"""Seconds after which a request of the search has no answer."""
 _REFUSED: Final = 5.0
 """Seconds for which a session does not ask again that the server has refused, as it does out of memory."""
 
@@ -89,7 +90,7 @@ class Detector:
 
     def add(self, acquisition: Waiter) -> None:
         """A task waits that has entered something."""
-        if acquisition.claim.wanted() is None:
+        if acquisition.lease.wanted() is None:
             return
         self._waits[acquisition] = None
         self._wake_by(max(acquisition.started + PATIENCE, self._engine.now() + _APART))
@@ -99,7 +100,7 @@ class Detector:
         if acquisition not in self._waits:
             return
         del self._waits[acquisition]
-        wait = lease_id(acquisition.claim.token) if self._published else ""
+        wait = lease_id(acquisition.lease.token) if self._published else ""
         if self._published.pop(wait, None) is not None:
             self._told.discard(wait)
             self._publish()
@@ -150,7 +151,7 @@ class Detector:
         self._record, self._replaced = record, replaces
         command = publish(engine.settings.prefix, record, replaces=replaces)
         on_told = self._read if read and record else _nothing
-        self._call = command.again().ask(on_told, self._failed, until=engine.now() + _ANSWERED_WITHIN)
+        self._call = command.again().ask(on_told, self._failed, until=engine.now() + _ASK_TIMEOUT)
         engine.send(self._call)
 
     def _forget_last(self) -> None:
@@ -178,7 +179,7 @@ class Detector:
             self._before = {}
             return
         self._occupants = {}
-        until = self._engine.now() + _ANSWERED_WITHIN
+        until = self._engine.now() + _ASK_TIMEOUT
         for kind, names, command in looks_at(self._engine, suspects):
             told = functools.partial(self._looked, suspects, kind, names)
             self._calls.append(command.again().ask(told, self._failed, until=until))
@@ -230,7 +231,7 @@ class Detector:
                 waited,
                 str(deadlock),
                 log_it=not number,
-                context=waiter.claim.context,
+                context=waiter.context,
             )
         may_be_told = [one for one in knot if found.waits[one].told]
         if may_be_told and (victim := found.youngest(may_be_told)) in own:

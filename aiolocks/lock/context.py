@@ -24,6 +24,7 @@ from ..transport import Protocol as RespVersion
 from . import process, together
 from .backoff import Backoff
 from .blocks import TURNS_TO_CLOSE, Entered
+from .clock import READING
 from .ending import UNWINDING, Ending
 from .events import Events
 from .leaving import Leaving, release_unused
@@ -174,9 +175,6 @@ class Settings:
 
 
 T = TypeVar("T")
-
-_READING: Final = 0.001
-"""Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
 
 _REST: Final = 0.5
 """Seconds between two looks whether a connection that is to be closed may be closed now."""
@@ -441,7 +439,7 @@ class Context:
         """
         now, steady_now = self.now(), clocks.steady()
         suspended = steady_now - steady - (now - sent)
-        return sent - suspended if suspended > _READING else sent, steady_now - now
+        return sent - suspended if suspended > READING else sent, steady_now - now
 
     def mark(self) -> tuple[float, float]:
         """This moment, by both clocks, for `elapsed`."""
@@ -458,14 +456,18 @@ class Context:
         *,
         told: Callable[[T], object] | None = None,
         patient: bool = False,
+        until: float | None = None,
     ) -> T:
-        """Asks one request that has no deadline of its own; `told` and `patient` as for `start`.
+        """Asks one request; `told` and `patient` as for `start`.
+
+        `until`: Loop time at which its caller gives up; None: after `command_timeout`.
 
         Raises:
-            BackendError: Refused, not reached, or no answer within `command_timeout`.
+            BackendError: Refused, not reached, or no answer in time.
         """
         self.check_usable()
-        until = self.now() + self.settings.command_timeout
+        if until is None:
+            until = self.now() + self.settings.command_timeout
         call, future = self.start(command, until=until, told=told, patient=patient)
         try:
             return await future
