@@ -18,12 +18,6 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         ("cluster-multilock",),
     ),
-    "several slots: confirmed by all": Safeguard(
-        "What one slot has lost until the last one has granted is not granted.",
-        python("transport.cluster.sagas:Taking._answered", without="min(results) < 0", instead="False"),
-        ("cluster-multilock",),
-        faulty=True,
-    ),
     "several slots: after the last": Safeguard(
         "A caller that has left asks no other slot.",
         python(
