@@ -53,8 +53,8 @@ _READING = """\
 
 [Each workload](benchmark-workloads.md) has a table. On each server it is measured in one run, in which the
 contenders take turns; a figure is the median of its rounds. Contenders that are slow, or far from all others,
-have two rounds. In addition to aiolocks and other libraries, there is the
-*floor*: the same work with only the driver or the timer. No lock can be faster than that in this way.
+have two rounds. In addition to aiolocks and other libraries, there is the *floor*: the same work with only
+the driver or the timer. No lock can be faster than that in this way.
 
 In `fair`, `semaphore`, `rw` and `range` the floor is the same work without any other task. In `cluster` it is
 the same work on one server. `fair`, `semaphore`, `rw`, `range`, `alone` and `lock-or-watch` consist of single

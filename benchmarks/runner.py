@@ -30,7 +30,10 @@ class Watcher(Protocol):
 async def run(workload: Workload, settings: Settings, watcher: Watcher) -> Result:
     """Measures a workload."""
     began = time.monotonic()
-    async with settings.embedded(port=0 if settings.tcp else None) as server:
+    async with (
+        asyncio.timeout(workload.limit),
+        settings.embedded(port=0 if settings.tcp else None) as server,
+    ):
         with apart(server.pid) if workload.core_apart else nullcontext():
             standings = await _rounds(workload, Address.of(server), watcher)
     return Result(

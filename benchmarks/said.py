@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .model import Report, Result
+from .model import Report
 
 Value = Callable[[Report], float | None]
 """A figure of a report; None where it was not measured."""
@@ -36,30 +36,26 @@ class Sentence:
         Raises:
             UntoldError: The page has not these words, or has them twice.
         """
-        parts = [re.escape(part).replace("\\ ", r"\s+") for part in re.split(r"\{[^}]*\}", self.words)]
+        figures = re.compile(r"\{[^}]*\}")
+        parts = [re.escape(part).replace("\\ ", r"\s+") for part in figures.split(self.words)]
         found = list(re.finditer(r"([\d.]+)".join(parts), text))
         if len(found) != 1:
             raise UntoldError(f"the page has {len(found)} times: {self.words}")
-        formats = re.findall(r"\{[^}]*\}", self.words)
-        for place, (form, value) in reversed(
-            list(enumerate(zip(formats, self.values, strict=True), start=1))
-        ):
-            if (measured := value(report)) is None:
-                return text
+        measured = [value(report) for value in self.values]
+        if None in measured:
+            return text
+        shown = [form.format(one) for form, one in zip(figures.findall(self.words), measured, strict=True)]
+        for place in range(len(shown), 0, -1):
             begin, end = found[0].span(place)
-            text = text[:begin] + form.format(measured) + text[end:]
+            text = text[:begin] + shown[place - 1] + text[end:]
         return text
-
-
-def _results(report: Report, title: str) -> Sequence[Result]:
-    return report.by_title.get(title, ())
 
 
 def _median(title: str, figure: str, contender: str = "aiolocks", *, of: str | None = None) -> Value:
     """On the first of the servers; divided by that of another contender, where one is named."""
 
     def value(report: Report) -> float | None:
-        for result in _results(report, title):
+        for result in report.by_title.get(title, ()):
             ours, other = result.median(contender, figure), 1.0 if of is None else result.median(of, figure)
             return None if ours is None or not other else ours / other
         return None
@@ -71,7 +67,7 @@ def _of_kinds(figure: str, choose: Callable[[Sequence[float]], float], without: 
     """The least or the most of all kinds of locks but these."""
 
     def value(report: Report) -> float | None:
-        for result in _results(report, "costs"):
+        for result in report.by_title.get("costs", ()):
             medians = {one.contender: result.median(one.contender, figure) for one in result.standings}
             return choose(
                 [each for kind, each in medians.items() if each is not None and kind not in without]

@@ -122,7 +122,7 @@ REASONS: Final[Mapping[tuple[str, str], str]] = {
     ),
     ("redlock, contended", "≥ 0.9 × healthy"): "Nine processes share two cores: rounds differ by as much.",
     ("scale, 1 000 processes", "≤ 4 requests an acquisition"): (
-        "Each of 999 processes that wait says every 0.6 s that it is alive, with one request more where "
+        "Each of 999 processes that wait says again and again that it is alive, with one request more where "
         "pushes come by tracking."
     ),
     ("scale, 1 000 processes", "slowest ≥ 0.8 × fastest"): (

@@ -142,7 +142,7 @@ class Held:
         If the lease was lost meanwhile, the end of the body says so.
         """
         try:
-            await self.lease.release()
+            await self.lease.let_go()
         except (BackendError, SessionClosedError) as error:
             self.unreleased(error)
         except LockNotOwnedError:

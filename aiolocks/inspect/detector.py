@@ -89,7 +89,7 @@ class Detector:
 
     def add(self, acquisition: Waiter) -> None:
         """A task waits that has entered something."""
-        if acquisition.claim.wanted() is None:
+        if acquisition.lease.wanted() is None:
             return
         self._waits[acquisition] = None
         self._wake_by(max(acquisition.started + PATIENCE, self._engine.now() + _APART))
@@ -99,7 +99,7 @@ class Detector:
         if acquisition not in self._waits:
             return
         del self._waits[acquisition]
-        wait = lease_id(acquisition.claim.token) if self._published else ""
+        wait = lease_id(acquisition.lease.token) if self._published else ""
         if self._published.pop(wait, None) is not None:
             self._told.discard(wait)
             self._publish()
@@ -230,7 +230,7 @@ class Detector:
                 waited,
                 str(deadlock),
                 log_it=not number,
-                context=waiter.claim.context,
+                context=waiter.context,
             )
         may_be_told = [one for one in knot if found.waits[one].told]
         if may_be_told and (victim := found.youngest(may_be_told)) in own:

@@ -9,8 +9,9 @@ import inspect
 import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Never, Protocol, TypeVar, final
 
 from .._tasks import empty_context, spawn
@@ -51,7 +52,7 @@ from ..transport.commands.snapshots import Content, Snapshot
 from ..transport.commands.snapshots import whole_number as number_in
 from ..transport.commands.standing import SEATED, WAITING, letters
 from ..transport.faults import goes_on
-from ..transport.keys import key
+from ..transport.keys import keys_of
 from ..transport.request import MOST_KNOWN, Argument, Request, Script
 from .outcome import Outcome, ended
 from .serializers import JSON, Serializer, checked_serializer, dumped
@@ -65,8 +66,8 @@ T_co = TypeVar("T_co", covariant=True)
 # -- On the server.
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "combiners")
-_PUT: Final = Script("combiner_put", *_SHARED)
-_ACQUIRE: Final = Script("combiner_acquire", *_SHARED, "combiner_hand_out", "seats")
+_PUT: Final = Script("combiner_put", *_SHARED, "combiner_puts")
+_ACQUIRE: Final = Script("combiner_acquire", *_SHARED, "combiner_puts", "combiner_hand_out", "seats")
 _TAKE: Final = Script("combiner_take", *_SHARED, "combiner_hand_out")
 _ANSWER: Final = Script("combiner_answer", *_SHARED)
 _ACK: Final = Script("combiner_ack", *_SHARED, frees=True)
@@ -181,16 +182,14 @@ class Piece(NamedTuple):
         if not raw:
             return None
         number, attempt, upto, at, left_out, *items = raw
-        triples = list(zip(items[::3], items[1::3], items[2::3], strict=True))
-        return cls(
-            int(number),
-            int(attempt),
-            int(upto),
-            int(at),
-            int(left_out),
-            [(int(one), flag == b"w", payload) for one, flag, payload in triples if flag != b"d"],
-            [int(one) for one, flag, _ in triples if flag == b"d"],
-        )
+        kept: list[_Handed] = []
+        dropped: list[int] = []
+        for one, flag, payload in zip(items[::3], items[1::3], items[2::3], strict=True):
+            if flag == b"d":
+                dropped.append(int(one))
+            else:
+                kept.append((int(one), flag == b"w", payload))
+        return cls(int(number), int(attempt), int(upto), int(at), int(left_out), kept, dropped)
 
 
 class HandedOut(NamedTuple):
@@ -231,6 +230,7 @@ class Ack(NamedTuple):
         upto: The last item of its batch.
         failed: The items stay for another attempt.
         late: Its lease has ended by its own fault: it counts as an attempt in any case.
+        answers: The last answers of the run, which the server has not got yet.
     """
 
     token: str
@@ -238,6 +238,23 @@ class Ack(NamedTuple):
     upto: int
     failed: bool
     late: bool = False
+    answers: Sequence[Entry] = ()
+
+
+class Brought(NamedTuple):
+    """Items that the next asker brings.
+
+    Attributes:
+        token: Of their put: however often it is asked, they are left once.
+        items: Of each, whether a caller waits for its answer, and its payload.
+        known_ms: For how long the server must know of the put at least.
+        told: Told what became of them.
+    """
+
+    token: str
+    items: Sequence[tuple[bool, bytes]]
+    known_ms: int
+    told: Callable[[Put], object]
 
 
 class Bounds(NamedTuple):
@@ -256,12 +273,26 @@ class CombinerSteps(LockSteps):
 
     Attributes:
         bounds: Its settings, for the requests from now on.
+        brought: The items that the asker brings, until the server has answered; else None.
+        hasty: As of `NameSteps`; while items are brought, seconds.
         rows: Tells which items this session waits for; asked for each request.
         handed_out: The beginning of the batch, of the last grant.
     """
 
     family = COMBINERS
-    __slots__ = ("_ack", "_idle", "_run", "_under", "bounds", "handed_out", "rows")
+    __slots__ = (
+        "_ack",
+        "_asking",
+        "_ending",
+        "_idle",
+        "_run",
+        "_under",
+        "bounds",
+        "brought",
+        "handed_out",
+        "hasty",
+        "rows",
+    )
 
     def __init__(
         self,
@@ -276,13 +307,17 @@ class CombinerSteps(LockSteps):
         super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind="combiner")
         self.bounds = bounds
         self.rows = rows
-        roles = ("", "value", "items", "answers", "fence", "queue", "puts")
-        own, value, items, answers, fence, queue, puts = (key(prefix, "combiner", name, one) for one in roles)
-        self._idle = key(prefix, "combiner", name, "idle")
-        self._run = (own, value, items, answers)
+        roles = ("value", "items", "answers", "fence", "queue", "puts", "idle")
+        *run, fence, queue, puts, idle = keys_of(prefix, "combiner", name, roles)
+        self._run = tuple(run)
+        self._idle = idle
         self._under = {"puts": puts, "queue": queue, "fence": fence}
+        self._ending = (*run, fence, queue)
+        self._asking = (*run, fence, queue, idle, self.bell)
         self._ack: Ack | None = None
+        self.brought: Brought | None = None
         self.handed_out = HandedOut(0, None)
+        self.hasty: float | None = None
 
     def wanted(self) -> None:
         """It takes no part in the search for deadlocks."""
@@ -292,27 +327,25 @@ class CombinerSteps(LockSteps):
 
     def put(self, token: str, items: Sequence[tuple[bool, bytes]], *, known_ms: int) -> Request[Put]:
         """Leaves items: of each, whether a caller waits for its answer, and its payload."""
+        args = (token, self._retention_ms, *self._leaving(items, known_ms))
+        keys = (*self._run, self._under["puts"], self._under["queue"], self._idle)
+        return Request(_PUT, keys, args, _put, lane=f"{self._name}.put")
+
+    def _leaving(self, items: Sequence[tuple[bool, bytes]], known_ms: int) -> list[Argument]:
         bounds = self.bounds
-        args: list[Argument] = [
-            token,
-            bounds.most_waiting,
-            bounds.keep_ms,
-            known_ms,
-            MOST_KNOWN,
-            self._retention_ms,
-        ]
+        args: list[Argument] = [bounds.most_waiting, bounds.keep_ms, known_ms, MOST_KNOWN]
         for waits, payload in items:
             args += ("w" if waits else "l", payload)
-        keys = (*self._run, self._under["puts"], self._under["queue"], self._idle)
-        return Request(_PUT, keys, tuple(args), _put, lane=f"{self._name}.put")
+        return args
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
-        """Takes the run, unless there are answers, or says for how long the present one may go on."""
-        keys: tuple[bytes, ...] = (*self._run, self._under["fence"], self._under["queue"], self._idle)
-        if standing & (WAITING | SEATED):
-            keys = (*keys, self.bell)
+        """Takes the run, unless there are answers, or says for how long the present one may go on.
+
+        If items are brought, they are left first.
+        """
+        keys = self._asking if standing & (WAITING | SEATED) else self._asking[:-1]
         bounds = self.bounds
-        args = (
+        args: tuple[Argument, ...] = (
             token,
             ttl_ms,
             self._retention(ttl_ms),
@@ -321,10 +354,18 @@ class CombinerSteps(LockSteps):
             bounds.most,
             bounds.window_ms,
             bounds.within_ms,
-            " ".join(f"{row.first}-{row.last}" for row in self.rows()),
+            " ".join([f"{row.first}-{row.last}" for row in self.rows()]),
             _IDLE_MS,
         )
-        return Request(_ACQUIRE, keys, args, self._answer, lane=token)
+        if (brought := self.brought) is None:
+            return Request(_ACQUIRE, keys, args, self._answer, lane=token)
+        assert standing & WAITING, "an asker that brings items waits for their answers"
+        keys = (*keys, self._under["puts"])
+        args = (*args, brought.token, *self._leaving(brought.items, brought.known_ms))
+        answer = functools.partial(self._answer_to_brought, brought)
+        request = Request(_ACQUIRE, keys, args, answer, lane=token)
+        request.patient = False
+        return request
 
     def take(self, token: str, after: int) -> Request[HandedOut | None]:
         """More of the batch, after that item; None if the token does not have the run."""
@@ -334,10 +375,8 @@ class CombinerSteps(LockSteps):
 
     def answer(self, token: str, run: int, entries: Sequence[Entry]) -> Request[bool]:
         """Leaves answers of the run with that fencing token."""
-        args: list[Argument] = [token, str(run)]
-        for entry in entries:
-            args += (str(entry.first), str(entry.last), entry.tag, entry.payload)
-        return Request(_ANSWER, (*self._run, self._under["fence"]), tuple(args), truth, lane=token)
+        args = (token, str(run), *_words(entries))
+        return Request(_ANSWER, (*self._run, self._under["fence"]), args, truth, lane=token)
 
     def leave(self, ack: Ack) -> None:
         """Sets how that run ends: from now on its release says so."""
@@ -350,7 +389,6 @@ class CombinerSteps(LockSteps):
         ack = self._ack
         if ack is None or ack.token != token or leave:
             return super().release(token, ttl_ms, ring=ring, leave=leave)
-        keys = (*self._run, self._under["fence"], self._under["queue"])
         args = (
             token,
             str(ack.run),
@@ -358,8 +396,9 @@ class CombinerSteps(LockSteps):
             str(ack.upto),
             "f" if ack.failed else "d",
             int(ack.late),
+            *_words(ack.answers),
         )
-        return Request(_ACK, keys, args, released, lane=token)
+        return Request(_ACK, self._ending, args, released, lane=token)
 
     def _answer(self, raw: Any) -> Answer:
         if raw[0] == 1:
@@ -374,6 +413,21 @@ class CombinerSteps(LockSteps):
         ]
         rows = [Row(int(first), int(last)) for first, last in zip(missing[::2], missing[1::2], strict=True)]
         return Refused(None, rung, error=Told(int(settled), entries, rows))
+
+    def _answer_to_brought(self, brought: Brought, raw: Any) -> Answer:
+        first, taken, waiting, answer = raw
+        if self.brought is brought:
+            self.brought = self.hasty = None
+            brought.told(Put(int(first), int(taken), int(waiting)))
+        return self._answer(answer)
+
+
+def _words(entries: Sequence[Entry]) -> list[Argument]:
+    """The answers as the server is told of them."""
+    words: list[Argument] = []
+    for entry in entries:
+        words += (str(entry.first), str(entry.last), entry.tag, entry.payload)
+    return words
 
 
 def _put(raw: Any) -> Put:
@@ -500,7 +554,8 @@ class Batch:
 Run = Callable[[Batch], Awaitable[Any]]
 
 
-class _Collected(NamedTuple):
+@dataclass(frozen=True)
+class _Collected:
     """The batch of a run.
 
     Attributes:
@@ -517,7 +572,7 @@ class _Collected(NamedTuple):
     outcomes: Mapping[int, Outcome]
     left_out: int
 
-    @property
+    @functools.cached_property
     def only_left(self) -> set[int]:
         """The numbers of the items for whose answers no caller waits."""
         return {item[0] for item in (*self.items, *self.unread) if not item[1]}
@@ -603,9 +658,10 @@ class Combining:
     """What one session does under one name.
 
     Invariants:
-    - it stands in `engine.in_progress` while it has anything to do;
+    - it stands in `engine.in_progress` while it has anything to do, and is bound to its session as locks are;
     - at most one put is under way: items have the order in which this session was given them, and a
-      session that has much to leave needs few requests;
+      session that has much to leave needs few requests. If no task asks yet, the first question brings the
+      items (`_brought`), which is a put, too;
     - `_waiting` has each item with a run that the server has taken, by its number, until its outcome is
       known, also when its caller has gone: a session must run it. While there is such an item, or a worker, a
       task asks the server for the run or for answers;
@@ -618,6 +674,8 @@ class Combining:
         "_acknowledged_run",
         "_acquiring",
         "_binding",
+        "_bringing",
+        "_brought",
         "_commands",
         "_engine",
         "_name",
@@ -641,6 +699,8 @@ class Combining:
         self._putting: asyncio.Task[None] | None = None
         self._working: asyncio.Task[None] | None = None
         self._acquiring = False
+        self._bringing = False  # what is left now is brought by the first question, or was
+        self._brought: Sequence[_Item] = ()
         self._acknowledged_run = 0  # the last one that was acknowledged although its lease had ended
         self._commands = CombinerSteps(
             engine.settings.prefix,
@@ -650,27 +710,42 @@ class Combining:
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
-        self._binding: Binding[Lease] = Binding(
-            engine,
-            Resource(self._commands, self._slot),
-            Lease,
-            label=LABEL,
-            name=name,
-            options=settings.options,
-        )
-        engine.in_progress[self._slot] = self
+        self._binding = self._bound()
 
     @classmethod
     def of(cls, engine: Context, name: str, settings: Settings) -> Combining:
         """The one of that name; these settings count from now on."""
-        combining: Combining | None = engine.in_progress.get(("combiner", name))
+        slot = ("combiner", name)
+        combining: Combining | None = engine.in_progress.get(slot)
         if combining is None:
-            return cls(engine, name, settings)
-        combining.configure(settings)
+            combining = engine.bound(slot, lambda: cls(engine, name, settings))
+            engine.in_progress[slot] = combining
+            combining.begin(settings)
+        elif combining._settings is not settings:  # noqa: SLF001 - its own class
+            combining._configure(settings)  # noqa: SLF001 - as above
         return combining
 
-    def configure(self, settings: Settings) -> None:
-        """These settings count from now on; the ttl, from the next time on that it is made."""
+    def begin(self, settings: Settings) -> None:
+        """It has something to do from now on, with these settings."""
+        self._commands.rows = self._rows
+        if self._settings is not settings:
+            as_before = self._settings.options is settings.options
+            self._configure(settings)
+            if not as_before:
+                self._binding = self._bound()
+
+    def _bound(self) -> Binding[Lease]:
+        return Binding(
+            self._engine,
+            Resource(self._commands, self._slot),
+            Lease,
+            label=LABEL,
+            name=self._name,
+            options=self._settings.options,
+        )
+
+    def _configure(self, settings: Settings) -> None:
+        """These settings count from now on; the ttl, from the next time on that it has something to do."""
         self._settings = settings
         self._commands.bounds = settings.bounds
 
@@ -710,7 +785,8 @@ class Combining:
         finally:
             self._workers.remove(worker)
             worker.failed.cancel()
-            if self._acquiring and not (self._waiting or self._workers) and self._working is not None:
+            asks_for = self._waiting or self._workers or self._brought
+            if self._acquiring and not asks_for and self._working is not None:
                 self._working.cancel()  # no caller and no worker is left for whom to ask
 
     @staticmethod
@@ -721,8 +797,11 @@ class Combining:
     def _add(self, payload: bytes, run: Run | None) -> _Item:
         item = _Item(self._engine.loop, payload, run)
         self._outbox.append(item)
-        if self._putting is None:
-            self._putting = self._begin(self._put_all(), "put")
+        if self._working is None and self._putting is None and run is not None and len(self._outbox) == 1:
+            self._bringing = True
+            self._working = self._begin(self._bring(), "run")
+        else:
+            self._put_on()
         return item
 
     # -- tasks of the session
@@ -741,6 +820,7 @@ class Combining:
             self._putting = None
         if task is self._working:
             self._working = None
+            self._fail_brought(error or SessionClosedError("the session was closed while waiting"))
         if error is None and task.cancelled() and self._engine.closing:
             error = SessionClosedError("the session was closed while waiting")
         if error is not None:
@@ -750,9 +830,13 @@ class Combining:
                     worker.failed.set_exception(error)
             if put or self._engine.closing:  # else they may still be left
                 self._fail_outbox(error)
-        if self._outbox and self._putting is None:
-            self._putting = self._begin(self._put_all(), "put")
+        self._put_on()
         self._work_on()
+
+    def _put_on(self) -> None:
+        """Begins to put what is left to be put, unless that goes on; what is brought comes first."""
+        if self._outbox and self._putting is None and not self._bringing:
+            self._putting = self._begin(self._put_all(), "put")
 
     def _work_on(self) -> None:
         """Begins to ask for the run if a caller or a worker waits. Without any work, leaves `in_progress`."""
@@ -761,9 +845,8 @@ class Combining:
         busy = self._outbox or self._waiting or self._workers or self._putting or self._working
         if not busy and self._engine.in_progress.get(self._slot) is self:
             del self._engine.in_progress[self._slot]
-            self._commands.rows = (
-                tuple  # they know each other: a cycle would be left to the garbage collector
-            )
+            # They know each other: a cycle would be left to the garbage collector.
+            self._commands.rows = tuple
 
     def _fail_waiting(self, error: BaseException) -> None:
         """All items that wait in this session get this error. Another session may run them."""
@@ -778,6 +861,34 @@ class Combining:
             item.fail(error)
 
     # -- leaving items
+
+    async def _bring(self) -> None:
+        """As `_work`, with a first question that brings what is left in this turn of the loop."""
+        await asyncio.sleep(0)
+        engine = self._engine
+        piece = self._brought = self._next_to_put()
+        self._commands.brought = Brought(
+            engine.token(),
+            [(item.run is not None, item.payload) for item in piece],
+            engine.settings.known_ms,
+            self._have_brought,
+        )
+        self._commands.hasty = engine.settings.command_timeout
+        await self._work()
+
+    def _have_brought(self, put: Put) -> None:
+        piece, self._brought = self._brought, ()
+        self._bringing = False
+        self._have_put(piece, put)
+        self._put_on()
+
+    def _fail_brought(self, error: BaseException) -> None:
+        """The question that brought items has failed."""
+        piece, self._brought = self._brought, ()
+        self._bringing = False
+        self._commands.brought = self._commands.hasty = None
+        for item in piece:
+            item.fail(error)
 
     async def _put_all(self) -> None:
         await asyncio.sleep(0)  # all that is left in this turn of the loop goes in one request
@@ -850,7 +961,7 @@ class Combining:
         return rows
 
     async def _work(self) -> None:
-        while self._waiting or self._workers:
+        while self._waiting or self._workers or self._brought:
             try:
                 self._engine.check_usable()
                 self._acquiring = True
@@ -861,6 +972,7 @@ class Combining:
             except Told as told:
                 self._hear(told)
             except BackendError as error:
+                self._fail_brought(error)
                 if not goes_on(error) or not self._workers:
                     raise
                 self._fail_waiting(error)
@@ -976,15 +1088,23 @@ class Combining:
         """The batch that came in these pieces, without the items that are not to be run."""
         items: list[tuple[int, bool, Any]] = []
         unread: list[tuple[int, bool]] = []
-        outcomes = dict.fromkeys((number for piece in pieces for number in piece.dropped), self._of_dropped())
-        for number, waits, payload in (item for piece in pieces for item in piece.items):
-            try:
-                items.append((number, waits, self._settings.serializer.loads(payload)))
-            except Exception as error:  # noqa: BLE001 - a serializer may raise anything
-                note(error, "aiolocks: the serializer of the Combiner says this of an item, which is not run")
-                unread.append((number, waits))
-                outcomes[number] = Outcome.of_error(error)
-        return _Collected(pieces[-1], items, unread, outcomes, sum(piece.left_out for piece in pieces))
+        outcomes: dict[int, Outcome] = {}
+        left_out = 0
+        for piece in pieces:
+            left_out += piece.left_out
+            if piece.dropped:
+                outcomes |= dict.fromkeys(piece.dropped, self._of_dropped())
+            for number, waits, payload in piece.items:
+                try:
+                    items.append((number, waits, self._settings.serializer.loads(payload)))
+                except Exception as error:  # noqa: BLE001 - a serializer may raise anything
+                    note(
+                        error,
+                        "aiolocks: the serializer of the Combiner says this of an item, which is not run",
+                    )
+                    unread.append((number, waits))
+                    outcomes[number] = Outcome.of_error(error)
+        return _Collected(pieces[-1], items, unread, outcomes, left_out)
 
     def _runner(self) -> _Item | _Worker | None:
         """Whose function runs: the first caller's of this session, or a worker's."""
@@ -1025,10 +1145,11 @@ class Combining:
                     exc_info=outcomes[0].error,
                 )
             each = outcomes if len(outcomes) == len(items) else outcomes * len(items)
-            of_items = {number: outcome for (number, _, _), outcome in zip(items, each, strict=True)}
-            elsewhere = self._have_ended(batch.only_left, {**batch.outcomes, **of_items})
-        await self._acknowledge(lease, piece, list(_pieces(_entries(elsewhere))), failed=failed)
-        if not failed:
+            of_items = zip((number for number, _, _ in items), each, strict=True)
+            elsewhere = self._have_ended(batch, {**batch.outcomes, **dict(of_items)})
+        answers = list(_pieces(_entries(elsewhere))) if elsewhere else ()
+        await self._acknowledge(lease, piece, answers, failed=failed)
+        if not failed and (batch.left_out or batch.unread):
             self._tell_dropped(batch)
         if items:
             self._engine.events.combined(
@@ -1144,9 +1265,7 @@ class Combining:
             return Outcome.not_kept(self._name, value, error, raises=False)
         return outcome
 
-    def _have_ended(
-        self, only_left: Collection[int], outcomes: Mapping[int, Outcome]
-    ) -> list[tuple[int, Outcome]]:
+    def _have_ended(self, batch: _Collected, outcomes: Mapping[int, Outcome]) -> list[tuple[int, Outcome]]:
         """The outcomes for callers in other sessions, in order.
 
         Callers in this session get the objects themselves, once the server has acknowledged the batch.
@@ -1156,7 +1275,7 @@ class Combining:
             own = self._waiting.get(number)
             if own is not None:
                 own.ours = outcomes[number]
-            elif number not in only_left:
+            elif number not in batch.only_left:
                 elsewhere.append((number, outcomes[number]))
         return elsewhere
 
@@ -1165,6 +1284,8 @@ class Combining:
     ) -> None:
         """Leaves the answers with the server, and says how the release of the lease ends the run.
 
+        The release takes the last of them along: in most cases, all.
+
         A run that has ended is not repeated for the end of its lease or of its session: the server takes the
         acknowledgement of the run that had the lease last.
 
@@ -1172,11 +1293,13 @@ class Combining:
             LockLostError, SessionClosedError, CancelledError: The lease or the session has ended; whether the
                 run is acknowledged says `_acknowledged_run`.
         """
-        ack = Ack(lease.token, lease.fencing_token, piece.upto, failed, late=self._stalled(lease) > 0)
+        first, last = answers[:-1], answers[-1] if answers else ()
+        late_by_itself = self._stalled(lease) > 0
+        ack = Ack(lease.token, lease.fencing_token, piece.upto, failed, late=late_by_itself, answers=last)
         arrived: BaseException | None = None
         if not self._is_over(lease):
             try:
-                for entries in answers:
+                for entries in first:
                     command = self._commands.answer(lease.token, lease.fencing_token, entries)
                     if not await self._engine.ask(command, patient=True):
                         raise LockLostError(LABEL, self._name, "the run was taken from this session")
@@ -1192,7 +1315,7 @@ class Combining:
         # In a task of its own: this one is cancelled with the lease. For no longer than bodies have to end.
         late = spawn(
             self._engine.loop,
-            self._acknowledge_late(lease, piece, answers, failed=failed),
+            self._acknowledge_late(lease, piece, first, failed=failed),
             name=f"aiolocks-combiner-end-{self._name!r}",
             context=empty_context(),
         )

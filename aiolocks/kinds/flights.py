@@ -18,7 +18,7 @@ from ..transport.answers import NO_TTL, Answer, Granted, Refused, Released, rele
 from ..transport.commands.family import Family, Kind
 from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
 from ..transport.commands.standing import SEATED, WAITING, letters
-from ..transport.keys import key
+from ..transport.keys import keys_of
 from ..transport.request import Request, Script
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
@@ -158,16 +158,18 @@ class FlightSteps(LockSteps):
         now: Callable[[], float],
         ahead: float = 0.0,
         anew: int | None = None,
+        like: FlightSteps | None = None,
     ) -> None:
-        super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind=kind)
+        super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind=kind, like=like)
+        roles = ("value", "fence", "queue")
+        self._run: tuple[bytes, ...] = keys_of(prefix, kind, name, roles) if like is None else like._run  # noqa: SLF001 - its own class
+        self._now = now
         self._fingerprint = fingerprint
-        self._run = tuple(key(prefix, kind, name, role) for role in ("", "value", "fence", "queue"))
         self._told: int | None = None
         self.no_end = False
         self._ahead = f"{ahead:.6f}"
         self._anew = "" if anew is None else str(anew)
         self._leaving: Leaving | None = None
-        self._now = now
         self.busy: asyncio.Future[Any] | None = None
         self.granted_at_us = 0
 
@@ -285,20 +287,30 @@ def runs(
 
     `FlightSteps` describes `ahead` and `anew`. `replaces` is an `anew` for which callers wait.
     """
-    commands = FlightSteps(
-        engine.settings.prefix,
-        kind,
-        name,
-        fingerprint=fingerprint,
-        retention_ms=milliseconds(engine.settings.fence_retention),
-        session=engine.session_id,
-        now=engine.now,
-        ahead=ahead,
-        anew=replaces if anew is None else anew,
-    )
     # A run that replaces a value has a gate of its own: callers in this session ask the server meanwhile.
-    resource = Resource(commands, (kind, name) if anew is None else (kind, name, "anew"))
-    return commands, Binding(engine, resource, Lease, label=label, name=name, options=options)
+    slot = (kind, name) if anew is None else (kind, name, "anew")
+
+    def steps(like: FlightSteps | None) -> FlightSteps:
+        return FlightSteps(
+            engine.settings.prefix,
+            kind,
+            name,
+            fingerprint=fingerprint,
+            retention_ms=milliseconds(engine.settings.fence_retention),
+            session=engine.session_id,
+            now=engine.now,
+            ahead=ahead,
+            anew=replaces if anew is None else anew,
+            like=like,
+        )
+
+    def bind(commands: FlightSteps) -> Binding[Lease]:
+        return Binding(engine, Resource(commands, slot), Lease, label=label, name=name, options=options)
+
+    # What all calls for the name have in common: the keys, and the gate, which lives while a binding has it.
+    kept: Any = engine.bound((*slot, options), lambda: bind(steps(None))).resource.commands
+    commands = steps(kept)
+    return commands, bind(commands)
 
 
 def ended_at(left: Left, *, asked: float) -> float:

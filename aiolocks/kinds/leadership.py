@@ -235,7 +235,7 @@ class Term(Lease):
         copied = json_value(value)
         settings = self._engine.settings
         settings.user_json({"value": copied})
-        await self._changes.annotate({"value": copied})
+        await self._possession.annotate_with({"value": copied})
         self._value = copied
         # The server tells all sessions but the one that has changed it.
         news = Observing(settings.prefix, self.name).news

@@ -424,8 +424,7 @@ class SpanLease(Lease):
             )
         shrunk = (span.a, span.b) != (self._span.a, self._span.b)
         self._span = span
-        possession.interval = self._span_class.ends(span)
-        possession.become(self._span_class.label(span))
+        possession.become(self._span_class.label(span), self._span_class.ends(span))
         if shrunk:
             engine.events.shrunk(possession, engine.now() - possession.granted_at)
 

@@ -39,7 +39,7 @@ from ..transport.commands.family import Family, Kind, Step
 from ..transport.commands.listening import Listener
 from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
 from ..transport.commands.standing import leave_letters, letters
-from ..transport.keys import key
+from ..transport.keys import key, keys_of
 from ..transport.request import MOST_KNOWN, Argument, Request, Script
 from .permits import (
     FORCE_PERMITS,
@@ -219,24 +219,22 @@ class JobSteps(RunSteps):
         self.ticket_run = ticket_run
         beside = ticket_run is not None and ticket_run.beside
         self._limit = _NO_LIMIT if beside else limit
-        slots, prefixed = ("beside", "beside.") if beside else ("", "")
+        slots = "beside"
+        prefixed = f"{slots}." if beside else ""
         inside = f"{ticket_run.role}." if ticket_run is not None and beside else ""
         self._session = f"bell.{session}"
         who = f"{self._session}.{caller}" if caller else self._session
         self._alone = "a" if caller else ""  # no other caller shares its bell
-        self.bell = key(prefix, _KIND, job, f"{inside}{who}")
-        self._keys = (
-            key(prefix, _KIND, job, slots),
-            key(prefix, _KIND, job, f"{prefixed}leases"),
-            key(prefix, _KIND, job, f"{prefixed}value"),
-            key(prefix, _KIND, job, "fence"),
-            key(prefix, _KIND, job, f"{inside}queue"),
-            self.bell,
-            *_of_tickets(prefix, job),
-            key(prefix, _KIND, job, f"{inside}seen"),
-        )
+        roles = [
+            *(f"{prefixed}leases", f"{prefixed}value", "fence", f"{inside}queue", f"{inside}{who}"),
+            *("owner", "over", f"{inside}seen"),
+        ]
         if ticket_run is not None:
-            self._keys += (key(prefix, _KIND, job, ticket_run.role), key(prefix, _KIND, job, "about"))
+            roles += (ticket_run.role, "about")
+        if beside:
+            roles.insert(0, slots)
+        self._keys = keys_of(prefix, _KIND, job, roles)[beside:]
+        self.bell = self._keys[5]
 
         # A request that asks whether a run could begin comes after the waiters.
         self._values = ("", "t", self._ticket, self._limit)
@@ -544,15 +542,40 @@ def run(
     waiting: int | None = None,
     timeout: float | None = None,
     ticket_run: TicketRun | None = None,
+    alike: bool = False,
 ) -> Coroutine[Any, Any, LeaseT]:
     """Acquires one of `limit` slots, for which `waiting` calls may wait; or the run of a ticket.
 
-    `timeout`: seconds to wait; None for ever.
+    `timeout`: seconds to wait; None for ever. `alike`: other calls have the same options.
     """
     # Where any number may wait, the waiters of this session stand in one queue. Else the server has to tell
     # them apart: each asks for itself, with a bell of its own.
     alone = waiting is not None or ticket_run is not None
+    if alike and not alone:
+        like = ("uniquejob", key, limit, options)
+        shared: Binding[LeaseT] = engine.bound(
+            like, lambda: bound(engine, key, lease_type, options, limit=limit)
+        )
+        return shared.acquire(timeout)
     caller = engine.token()[:16] if alone else ""
+    binding = bound(
+        engine, key, lease_type, options, limit=limit, waiting=waiting, ticket_run=ticket_run, caller=caller
+    )
+    return binding.acquire(timeout)
+
+
+def bound(
+    engine: Context,
+    key: str,
+    lease_type: LeaseType[LeaseT],
+    options: Options,
+    *,
+    limit: int,
+    waiting: int | None = None,
+    ticket_run: TicketRun | None = None,
+    caller: str = "",
+) -> Binding[LeaseT]:
+    """How a slot of a job is acquired in one session: by all its callers, or by that one."""
     commands = JobSteps(
         engine.settings.prefix,
         key,
@@ -567,10 +590,7 @@ def run(
     one, several = (_ONE, _SEVERAL) if ticket_run is None else (_ONE_TICKET, _TICKETS)
     policy = one if limit == 1 else several
     resource = Resource(commands, ("uniquejob", key, caller, limit), policy)
-    binding: Binding[LeaseT] = Binding(
-        engine, resource, lease_type, label="UniqueJob", name=key, options=options
-    )
-    return binding.acquire(timeout)
+    return Binding(engine, resource, lease_type, label="UniqueJob", name=key, options=options)
 
 
 async def unless_duplicate(running: Coroutine[Any, Any, LeaseT]) -> LeaseT | None:
@@ -892,4 +912,5 @@ class UniqueJob:
             waiting=waiting,
             timeout=timeout,
             ticket_run=ticket_run,
+            alike=options is self._settings.options,
         )

@@ -208,7 +208,7 @@ class Entered(Generic[PossessionT]):
             inside.append(watch)
 
     def remove(self, task: asyncio.Task[Any], possession: PossessionT) -> None:
-        inside = self._of.get(key := id(task))
+        inside = self._of.get(id(task))
         if inside is None:
             return
         if len(inside) == 1 and inside[0]() is possession:
@@ -217,7 +217,7 @@ class Entered(Generic[PossessionT]):
             inside[:] = [watch for watch in inside if watch() not in (possession, None)]
             if inside:
                 return
-        del self._of[key]
+        del self._of[id(task)]
 
     def shared(self, task: asyncio.Task[Any]) -> list[weakref.ref[PossessionT]]:
         """The leases that this task has entered, to which other code may add until `forget`.

@@ -9,6 +9,8 @@ from typing import Final
 _DRIFT_FACTOR: Final = 0.01
 _DRIFT_FIXED: Final = 0.002
 
+READING: Final = 0.001
+"""Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
 NEVER: Final = float("inf")
 """The time of what does not come."""
 
@@ -31,3 +33,14 @@ def dependable(ttl: float) -> float:
     granularity (as in the Redlock description).
     """
     return ttl - ttl * _DRIFT_FACTOR - _DRIFT_FIXED
+
+
+_MARGIN: Final = 0.05
+"""Seconds before its end, at least, at which the event loop must have run."""
+_SHARE: Final = 0.05
+"""The same as a share of the ttl."""
+
+
+def margin(ttl: float) -> float:
+    """Seconds before the end of a lease at which the event loop must have run."""
+    return min(max(_MARGIN, _SHARE * ttl), ttl / 4)

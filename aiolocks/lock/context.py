@@ -24,6 +24,7 @@ from ..transport import Protocol as RespVersion
 from . import process, together
 from .backoff import Backoff
 from .blocks import TURNS_TO_CLOSE, Entered
+from .clock import READING
 from .ending import UNWINDING, Ending
 from .events import Events
 from .leaving import Leaving, release_unused
@@ -174,9 +175,6 @@ class Settings:
 
 
 T = TypeVar("T")
-
-_READING: Final = 0.001
-"""Seconds that may pass between the readings of two clocks: they are no suspension of the machine."""
 
 _REST: Final = 0.5
 """Seconds between two looks whether a connection that is to be closed may be closed now."""
@@ -441,7 +439,7 @@ class Context:
         """
         now, steady_now = self.now(), clocks.steady()
         suspended = steady_now - steady - (now - sent)
-        return sent - suspended if suspended > _READING else sent, steady_now - now
+        return sent - suspended if suspended > READING else sent, steady_now - now
 
     def mark(self) -> tuple[float, float]:
         """This moment, by both clocks, for `elapsed`."""

@@ -152,10 +152,11 @@ class Ward:
         self._told = True
         blocked.sort(key=lambda one: one[1])
         watch, left = blocked[0]
-        context = watch.claim.context
+        possessions = [possession for one, _ in blocked[:_NAMED] if (possession := one()) is not None]
+        context = possessions[0].context if possessions else None
         # There is no other way to the stack of another thread.
         frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        leases = ", ".join(f"{one.label} {one.name!r}" for one, _ in blocked[:_NAMED])
+        leases = ", ".join(f"{one.label} {one.name!r}" for one in possessions)
         more = f" and {len(blocked) - _NAMED} more" if len(blocked) > _NAMED else ""
         ends = f"ends in {left:.3f} s" if left > 0 else f"ended {-left:.3f} s ago"
         _write_within(

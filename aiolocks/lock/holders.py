@@ -107,10 +107,11 @@ def told_by(kind: str, claim: Claim, refused: Refused, now: float) -> tuple[Hold
     )
 
 
-def held_here(claim: Claim, possession: Possession | None, now: float) -> HolderInfo:
+def held_here(possession: Possession, now: float) -> HolderInfo:
     """The holder of a lock that a task of this very session holds."""
+    claim = possession.claim
     described = described_in(claim.metadata.encode()) or {}
-    if possession is None:  # it was granted a moment ago, and its task has not run since
+    if possession.watch is None:  # it was granted a moment ago, and its task has not run since
         return HolderInfo(lease_id=lease_id(claim.owner), **who_in(described))
     return HolderInfo(
         lease_id=lease_id(claim.owner),

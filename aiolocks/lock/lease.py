@@ -60,7 +60,7 @@ from ..transport.commands.base import NameSteps
 from . import process
 from .backoff import SILENT
 from .blocks import told_at_exit
-from .clock import dependable, milliseconds
+from .clock import READING, dependable, milliseconds
 from .events import how_it_ended
 from .inside import FEW, INSIDE, nested
 from .misuse import AsyncOnly
@@ -79,11 +79,12 @@ from .process import current_pid
 from .queue import Gate
 from .renewal import Watch
 from .shield import LONGEST_DELAY, hold_up, wait_shielded
-from .waiter import Attempt, FirstAsk, Waiter
+from .waiter import Acquiring, Attempt, Stage, Waiter
 
 if TYPE_CHECKING:
     from .._holders import HolderInfo
     from ..transport.commands.waits import Wanted
+    from .blocks import Inside
     from .context import Context
     from .options import Options
 
@@ -148,49 +149,31 @@ class Resource:
         self.gate_key = gate_key
         self.policy = policy
 
-    def nobody(self, seat: str = "") -> Claim:
-        """A claim that holds nothing: its release gives up the seat, and wakes other waiters."""
-        return Claim(self.commands, seat, "", 1000)
+    def give_up(self, *, seat: str = "", leave: bool = False) -> Request[Released]:
+        """The release of a token that holds nothing: it gives up the seat, and wakes other waiters."""
+        return self.commands.release(seat, 1000, leave=leave)
 
 
 class Claim:
-    """One possession under its token, wished for or had.
-
-    Args:
-        metadata: The metadata of the lease, as JSON.
-        at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
-        seized: It is taken from its holder; called with each answer, also a late one to a caller that left.
-        context: The context of the acquire, for what is told of it.
+    """What the server knows a possession by, wished for or had.
 
     Attributes:
-        context: The same; None once there is nothing more to tell. It has the variables of a request.
+        at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
+        commands: How it is asked for.
+        metadata: The metadata of the lease, as JSON.
+        ttl_ms: The ttl of the last request.
     """
 
-    __slots__ = ("_seized", "_ttl_ms", "at_least_ms", "commands", "context", "metadata", "token")
+    at_least_ms = 0
+    commands: NameSteps
+    metadata: str
+    token: str
+    ttl_ms: int
 
     @property
     def given(self) -> int:
         """The fencing token of the lease, where the server has another one for it; else 0."""
         return 0
-
-    def __init__(
-        self,
-        commands: NameSteps,
-        token: str,
-        metadata: str,
-        ttl_ms: int,
-        *,
-        at_least_ms: int = 0,
-        seized: Callable[[Claim, Answer], Answer] | None = None,
-        context: contextvars.Context | None = None,
-    ) -> None:
-        self._seized = seized
-        self.commands = commands
-        self.context = context
-        self.metadata = metadata
-        self._ttl_ms = ttl_ms  # the ttl of the last request
-        self.at_least_ms = at_least_ms
-        self.token = token
 
     @property
     def owner(self) -> str:
@@ -218,27 +201,15 @@ class Claim:
         return self.commands.wanted()
 
     def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
-        self._ttl_ms = ttl_ms
-        if self._seized is not None:
-            return self._seizing(self._seized, ttl_ms)
+        self.ttl_ms = ttl_ms
         return self.commands.acquire(self.token, ttl_ms, self.metadata, standing)
-
-    def _seizing(self, seized: Callable[[Claim, Answer], Answer], ttl_ms: int) -> Request[Answer]:
-        command = self.commands.steal(self.token, ttl_ms, self.metadata)
-        read = command.parse
-
-        def parse(raw: Any) -> Answer:
-            return seized(self, read(raw))
-
-        command.parse = parse
-        return command
 
     def listener(self) -> Listener | Request[int]:
         return self.commands.listener(self.token)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
         """`watch`: the server is to tell of what changes after it; `changed`: it has told just now."""
-        self._ttl_ms = ttl_ms
+        self.ttl_ms = ttl_ms
         renew = self.commands.renew_changed if changed else self.commands.renew
         command = renew(self.token, ttl_ms)
         if watch:
@@ -247,17 +218,17 @@ class Claim:
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
         """Takes back a grant at once: nothing was run under it."""
-        return self.commands.release(self.token, self._ttl_ms, ring=ring, leave=leave)
+        return self.commands.release(self.token, self.ttl_ms, ring=ring, leave=leave)
 
-    def end(self, *, ring: bool = True) -> Request[Released]:
+    def ending(self, *, ring: bool = True) -> Request[Released]:
         """Lets go after something was run under it."""
         if not self.at_least_ms:
-            return self.commands.release(self.token, self._ttl_ms, ring=ring)
-        return self.commands.end(self.token, self._ttl_ms, self.at_least_ms, ring=ring)
+            return self.commands.release(self.token, self.ttl_ms, ring=ring)
+        return self.commands.end(self.token, self.ttl_ms, self.at_least_ms, ring=ring)
 
     def settle(self) -> Request[None] | None:
         """Before it is handed over: nothing may be created for its token any more. None if nothing can be."""
-        return self.commands.settle(self.token, self._ttl_ms)
+        return self.commands.settle(self.token, self.ttl_ms)
 
     def annotate(self, fields: Mapping[str, Any]) -> Request[bool]:
         """Changes these fields of what stands beside it; the other fields stay."""
@@ -309,6 +280,7 @@ RELEASED: Final = End(LeaseState.RELEASED, "it was released")
 DETACHED: Final = End(LeaseState.DETACHED, "it was detached")
 
 
+_NO_TASK: Final = "a lease is entered inside a task: run this in a coroutine, as with asyncio.run()"
 _COUNTS_TRULY: Final = sys.version_info >= (3, 13)
 """Whether the count of cancellation requests goes back to what it was when a `TaskGroup` has ended."""
 
@@ -342,10 +314,8 @@ class BodyScope:
         """The running task enters the body. Returns that task."""
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
-            raise RuntimeError(
-                "a lease is entered inside a task: run this in a coroutine, as with asyncio.run()"
-            )
-        self._loop = loop
+            raise RuntimeError(_NO_TASK)
+        self.loop = loop
         self.task = task
         self._cancels = cancels
         self._at_entry = task.cancelling()
@@ -354,7 +324,7 @@ class BodyScope:
     @property
     def entered_here(self) -> bool:
         """Whether this is the task that has entered."""
-        return asyncio.current_task(self._loop) is self.task
+        return asyncio.current_task(self.loop) is self.task
 
     @property
     def unwinding(self) -> bool:
@@ -392,7 +362,7 @@ class BodyScope:
         # A body that has found the loss itself is told by an exception. A cancellation now would wait for its
         # next suspension, wherever that is; if it goes on regardless, it is cancelled then.
         if self.entered_here or count > self._at_entry:
-            self._loop.call_soon(self._cancel_when_quiet, why, count, context=empty_context())
+            self.loop.call_soon(self._cancel_when_quiet, why, count, context=empty_context())
         else:
             self._cancel(why)
 
@@ -404,7 +374,7 @@ class BodyScope:
         """
         now = self.task.cancelling()
         if now > count and not self.left:
-            self._loop.call_soon(self._cancel_when_quiet, why, now, context=empty_context())
+            self.loop.call_soon(self._cancel_when_quiet, why, now, context=empty_context())
         else:
             self._cancel(why)
 
@@ -566,9 +536,9 @@ class Releasing:
     ) -> None:
         self.engine = engine
         self._on_end = on_end
-        self.send(command, until=until, corked=corked)
+        self.send(command, until, corked=corked)
 
-    def send(self, command: Request[Released], *, until: float, corked: bool, at_once: bool = False) -> None:
+    def send(self, command: Request[Released], until: float, *, corked: bool, at_once: bool = False) -> None:
         """It begins."""
         engine = self.engine
         self._until = until
@@ -633,10 +603,9 @@ class Releasing:
         try:
             self._has_ended()
         finally:
-            if waiters:
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_result(None)
+            for waiter in waiters or ():
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def _has_ended(self) -> None:
         """Called once, before the waiting tasks are told."""
@@ -645,94 +614,21 @@ class Releasing:
             on_end(self)
 
 
-@final
-class Changes:
-    """The requests by which a holder changes one lease, which it holds all the while.
+class Possession(BodyScope, Releasing, Claim):
+    """One lease, from the first request for it to its end: also its body, and its release.
+
+    Most acquires are no more than one request, for which this object waits itself (`ask`), and which is
+    granted plainly: in time, written once, without bells or replicas. Anything else makes a `Waiter` of the
+    acquire, in the same step: see `Gate.promote`.
 
     Invariants:
-    - a lease is extended by one task at a time: the answer to an older request does not count after that to
-      a newer one;
-    - no answer counts for a lease that was let go meanwhile.
-    """
-
-    __slots__ = ("_extending", "_possession")
-
-    def __init__(self, possession: Possession) -> None:
-        self._possession = possession
-        self._extending = asyncio.Lock()
-
-    async def extend(self, ttl: float) -> None:
-        """Sets another ttl from now on. See `Lease.extend`."""
-        self._possession.ensure_here()
-        async with self._extending:
-            self._possession.ensure_held()
-            await self._extend(ttl)
-
-    async def _extend(self, ttl: float) -> None:
-        possession = self._possession
-        engine, term, watch = possession.engine, possession.term, possession.watch
-        assert watch is not None, "what is held is watched"
-        now, until = engine.now(), term.deadline
-        term.change(now, ttl)
-        # A renewal under way asked for the ttl of before: its answer must not count any more.
-        watch.drop_renewal()
-        engine.watchdog.watch(possession)
-        if engine.ward is not None:
-            engine.ward.again(watch)
-        renewal = watch.renewal_now(possession, hears=engine.hears)
-        call = await self._ask(renewal, until=until, make=watch.remade(possession))
-        if call is not None and possession.watch is not None:
-            watch.confirmed(possession, call)
-        possession.ensure_held()
-
-    async def annotate(self, fields: Mapping[str, Any]) -> None:
-        """Changes these fields of what stands beside it. See `Lease.annotate`."""
-        possession = self._possession
-        possession.ensure_here()
-        possession.ensure_held()
-        await self._ask(possession.claim.annotate(fields), until=possession.term.deadline)
-        if possession.watch is not None and possession.engine.hears:
-            # The server forgets whom it tells of a key when that session writes it, and says nothing.
-            possession.watch.listen_again(possession)
-        possession.ensure_held()
-
-    async def _ask(
-        self, command: Request[Any], *, until: float, make: Callable[[], Request[Any]] | None = None
-    ) -> Request[Any] | None:
-        """The call, if the server has the lease as the holder; if not, None, and the lease is lost."""
-        possession, engine = self._possession, self._possession.engine
-        until = min(until, engine.now() + engine.settings.command_timeout)
-        call, answered = engine.start(command, until=until, make=make, patient=True)
-        try:
-            held = await answered
-        except LockError:
-            if call.ended_by is not None and call.ended_by.foreign:
-                possession.lose(str(call.ended_by.error))
-            if possession.state is LeaseState.LOST:
-                possession.ensure_held()
-            raise
-        finally:
-            engine.forget(call)
-        if held:
-            return call
-        if possession.watch is not None:
-            possession.taken_away(held)
-        return None
-
-
-_ARMED_AFTER: Final = 0.05
-"""Seconds after the grant at which the server is asked to tell of a loss: a shorter hold costs no request."""
-
-
-class Possession(BodyScope, Releasing):
-    """The state machine of one grant, from the grant to its end: also its body, and its release.
-
-    Invariants:
+    - its first request has one reader, which is this object or, from the promotion on, its waiter;
     - it ends once, and only through `_end`;
-    - the deadline is never later than the end of the lease on the server, if both clocks run alike;
+    - it is extended by one task at a time: the answer to an older request does not count after that to a
+      newer one; and no answer counts once the lease was let go of;
     - the body is told to stop at most once, and, with a `grace`, never later than that before the deadline,
       unless the event loop did not run or the lease was lost at once;
-    - it has a watch until it ends or a release is sent, and is renewed only by that;
+    - it has a watch from the grant until it ends or a release is sent, and is renewed only by that;
     - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
     - while the server has not confirmed a release for which no exit waits, the session knows of it
       (`Context.unconfirmed`);
@@ -740,57 +636,236 @@ class Possession(BodyScope, Releasing):
     - the context of its acquire is kept until its end was told, and no longer.
 
     Args:
-        sent, steady: When the granted request was sent, as `Request` has it.
+        token: By which the server knows it; None: a new one.
 
     Attributes:
         acquirer: The task that has got it to use it without a body; None where that is not known.
+        answer: A plain grant of which its task does not know yet.
+        answered_at: Loop time of that grant.
+        context: The context of the acquire, with the variables of a request: what becomes of the lease is
+            told in it. None once there is nothing more to tell.
+        claim: What the server knows it by: itself, but for a lease that its session keeps between uses.
+        done: Resolved once, when the acquire has ended.
         end: How it has ended.
-        interval: What it holds of a range, as users see it.
+        inside: The leases that the waiting task has entered.
+        request: Its first one, until that is answered.
+        seizes: It is taken from its holder by force.
+        started: Loop time at which the acquire began.
         stop_reason: Why the body was told to stop before the end.
-        term: Its times.
-        watch: The same object until it ends or is let go of; then None.
+        term: Its times, from the grant on.
+        waiter: Of an acquire that took more than one plain request, until the acquire has ended.
+        watch: The same object as `term`, until the lease ends or is let go of; else None.
     """
 
+    # Most leases never change these values: so the class has them, and not each lease.
     cached = False
     """It came without a request."""
     confirms = True
     """The exit of its body waits until the server has confirmed the release."""
-    shares_token = False
-    """Later holders may have the same token."""
-    acquirer: ref[asyncio.Task[Any]] | None = None
+    _extending: asyncio.Lock | None = None
+    _interval: tuple[float, float] | None = None  # once it is less than what was acquired
+    _label = ""  # once it is not that of its lock any more
     _lost: asyncio.Event | None = None
     _over: asyncio.Event | None = None
     _letting_go = False  # from the first try to let go of it on
     _taken_back = False
+    acquirer: ref[asyncio.Task[Any]] | None = None
+    answer: Granted | None = None
+    done: asyncio.Future[None] | None = None
     end: End | None = None
-    interval: tuple[float, float] | None = None
+    holders = ()  # as of `Acquiring`
+    request: Request[Answer] | None = None
+    seizes = False
+    stage = Stage.ASKING  # as of `Acquiring`, while there is no waiter
     stop_reason = ""
+    waiter: Acquiring | None = None
     watch: Watch | None = None
+    _standing: int
+    _timeout: float | None
+    answered_at: float
+    fencing_token: int
+    granted_at: float
+    inside: Inside[Possession]
+    started: float
+    term: Watch
 
-    def __init__(
-        self,
-        target: Binding[Any],
-        claim: Claim,
-        fencing_token: int,
-        sent: float,
-        steady: float,
-    ) -> None:
-        engine, options = target.engine, target.options
-        sent, ahead = engine.timed(sent, steady)
-        self.claim = claim
-        self.engine = engine
-        self.fencing_token = fencing_token
-        self.gate = target.gate
-        self.granted_at = sent
+    def __init__(self, target: Binding[Any], token: str | None = None) -> None:
         self.target = target
-        self.interval = claim.commands.interval
-        self.label = target.label
-        self.name = target.name
-        self.term = term = Watch(options, sent, ahead)
-        if engine.hears:
-            term.ask_by(sent + _ARMED_AFTER)
+        self.engine = engine = target.engine
+        self.commands = steps = target.resource.commands
+        self.token = steps.new_token("", engine.token()) if token is None else token
+        self.metadata = engine.describe(target.user_json, target.beside)
+        self.at_least_ms = target.options.at_least_ms
+        self.context: contextvars.Context | None = copy_context()
+
+    def __del__(self) -> None:
+        if self.watch is not None:
+            self.watch.watchdog.collected(self)
+
+    @property
+    def claim(self) -> Claim:
+        return self
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """What it holds of a range, as users see it."""
+        return self._interval or self.commands.interval
+
+    @property
+    def shares_token(self) -> bool:
+        """Whether later holders may have the same token."""
+        return False
+
+    @property
+    def gate(self) -> Gate:
+        return self.target.gate
+
+    @property
+    def label(self) -> str:
+        return self._label or self.target.label
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    # -- acquiring it
+
+    def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
+        self.ttl_ms = ttl_ms
+        if not self.seizes:
+            return self.commands.acquire(self.token, ttl_ms, self.metadata, standing)
+        command = self.commands.steal(self.token, ttl_ms, self.metadata)
+        read = command.parse
+
+        def parse(raw: Any) -> Answer:
+            answer = read(raw)
+            if isinstance(answer, Granted) and answer.lost:
+                self.target.tell_loser(self, answer)  # also where the answer is late, to a caller that left
+            return answer
+
+        command.parse = parse
+        return command
+
+    def ask(self, blocking_timeout: float | None) -> None:
+        """Sends its first request, where no task of its session waits for it or excludes it.
+
+        The acquire needs no timer: the transport ends the request in time.
+        """
+        target, engine = self.target, self.engine
+        gate, options, loop = target.gate, target.options, engine.loop
+        self._timeout = blocking_timeout
+        self.done = loop.create_future()
+        self.inside = engine.entered.by(asyncio.current_task(loop))
+        self.started = started = engine.now()
+        self._standing = gate.first_standing
+        self.request = request = self.acquire(options.first_ttl_ms, gate.first_standing)
+        # As `Request.ask`.
+        request.on_reply = self._answered
+        request.on_fault = self._unanswered
+        patience = self.commands.hasty or options.ttl
+        request.until = started + (patience if blocking_timeout is None else blocking_timeout)
+        request.on_late = engine.wake_own
+        engine.waiting[self] = None
+        gate.asking = self
+        if gate.contended_bell:
+            engine.bells.ask_and_listen(request, gate)
+        else:
+            engine.send(request)
+
+    def wait_briefly(self) -> None:
+        """Waits, for a single try: for the answer of the session that keeps it, or for a moment."""
+        self.done = self.engine.loop.create_future()
+        self.started = self.engine.now()
+        waiter = self.waiter = Waiter(self, None)
+        waiter.start_briefly()
+
+    def wait(self, kind: type[Attempt | Waiter], blocking_timeout: float | None) -> None:
+        """Acquires it as a single try, or as a waiter."""
+        self.done = self.engine.loop.create_future()
+        self.started = self.engine.now()
+        self.waiter = waiter = kind(self, blocking_timeout)
+        waiter.start()  # which a listener may end
+
+    def promoted(self) -> tuple[Request[Answer], int, float | None]:
+        """Its waiter goes on: with the request, how that stands to other waiters, and the patience."""
+        request, self.request = self.request, None
+        assert request is not None, "its request was answered"
+        del self.engine.waiting[self]
+        return request, self._standing, self._timeout
+
+    def another_comes(self) -> None:
+        """The gate: another task comes, or has got in."""
+        self.target.gate.promote(self)
+
+    def end_with(self, error: LockError) -> None:
+        """The session: this wait is over."""
+        self.target.gate.promote(self).end_with(error)
+
+    def withdraw(self) -> None:
+        """The task does not wait any more: nothing may stay held. Synchronous, no cancel can come between."""
+        if self.answer is None:
+            (self.waiter or self.target.gate.promote(self)).leave()
+        else:
+            self.answer = None
+            self.undo()
+
+    def undo(self) -> None:
+        """Its task was cancelled, or the session closed, as the grant came."""
+        self.engine.undo(self, self.target.options.first_ttl)
+        self.target.gate.holder_vanished(self.token)
+
+    def _answered(self, answer: Answer) -> None:
+        request, target, engine = self.request, self.target, self.engine
+        assert request is not None
+        now, steady, in_time = engine.now(), clocks.steady(), target.options.dependable
+        if (
+            type(answer) is not Granted
+            or answer.rung
+            or request.unconfirmed
+            or target.options.replicas
+            or now - request.sent >= in_time
+            or steady - request.sent_steady >= in_time
+        ):
+            target.gate.promote(self)  # in doubt, the waiter decides: it is what the request calls back now
+            request.on_reply(answer)
+            return
+        self.request = None
+        request.on_reply = request.on_fault = ignore  # a round of a quorum knows it for longer
+        self.answer = answer
+        self.answered_at = now
+        answer.sent = request.sent
+        answer.sent_steady = request.sent_steady
+        del engine.waiting[self]
+        target.gate.first_ask_granted(self, answer.others, now)
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+    def _unanswered(self, fault: Fault) -> None:
+        request = self.request
+        assert request is not None
+        self.target.gate.promote(self)
+        request.on_fault(fault)
+
+    def hold(self, grant: Granted) -> bool:
+        """Its task has it now. False: too little time is left, as of a lease that was handed on."""
+        engine, sent = self.engine, grant.sent
+        ahead = clocks.steady() - engine.now()
+        if ahead - (grant.sent_steady - sent) > READING:  # as `Context.timed`
+            sent, ahead = engine.timed(sent, grant.sent_steady)
+        self.fencing_token = grant.fencing_token
+        self.granted_at = sent
+        options = self.target.options
         if not options.confirm:
             self.confirms = False
+        self.term = Watch(options, sent, ahead, hears=engine.hears)
+        engine.watchdog.watch(self)
+        return True
+
+    def had(self, claim: Claim) -> None:
+        """The gate: its waiter has it, under the claim of a tenure."""
+
+    def dropped(self) -> None:
+        """Nothing was granted for it, or that is undone."""
 
     # -- what may be said of it
 
@@ -835,11 +910,6 @@ class Possession(BodyScope, Releasing):
         return self.term.lasting
 
     @property
-    def context(self) -> contextvars.Context | None:
-        """The context of its acquire: what becomes of the lease is told in it."""
-        return self.claim.context
-
-    @property
     def kind(self) -> str:
         return self.label.lower()
 
@@ -881,6 +951,18 @@ class Possession(BodyScope, Releasing):
         """Why it was lost or let go of, for the error of its block."""
         reason = "" if self.end is None else self.end.reason
         return f"{self.stop_reason}; {reason}" if self.stop_reason else reason
+
+    def entrance(self) -> Watch:
+        """Its watch, for a task that enters it; raises why it cannot be entered."""
+        if self.task is not None:
+            raise RuntimeError(
+                f"this lease of {self.label} {self.name!r} was entered before: acquire the lock again"
+            )
+        if self.state is LeaseState.LOST:
+            self.lose(self.why_over())  # the next waiters need not wait for this task
+        self.ensure_held()
+        assert self.watch is not None, "what is held is watched"
+        return self.watch
 
     def not_owned(self) -> LockNotOwnedError:
         """The error for a lease that has ended, and cannot be let go of."""
@@ -959,42 +1041,101 @@ class Possession(BodyScope, Releasing):
         if self.task is not None:
             self.cancel(f"{self.label} {self.name!r}: {reason}")
 
-    def become(self, label: str) -> None:
-        """The same lease has a lesser kind from now on: a downgrade, in place."""
-        was, self.label = self.kind, label
-        if self.watch is not None:
-            self.watch.label = label
+    def become(self, label: str, interval: tuple[float, float] | None) -> None:
+        """The same lease has a lesser kind, or less of a range, from now on: in place."""
+        was, self._label, self._interval = self.kind, label, interval
         if self.kind != was:
             self.engine.events.downgraded(self, self.engine.now() - self.granted_at, was)
+
+    # -- what its holder changes
+
+    async def extend(self, ttl: float) -> None:
+        """Sets another ttl from now on. See `Lease.extend`."""
+        self.ensure_here()
+        if self._extending is None:
+            self._extending = asyncio.Lock()
+        async with self._extending:
+            self.ensure_held()
+            await self._extend(ttl)
+
+    async def _extend(self, ttl: float) -> None:
+        engine, term, watch = self.engine, self.term, self.watch
+        assert watch is not None, "what is held is watched"
+        now, until = engine.now(), term.deadline
+        term.change(now, ttl)
+        # A renewal under way asked for the ttl of before: its answer must not count any more.
+        watch.drop_renewal()
+        engine.watchdog.watch(self)
+        if engine.ward is not None:
+            engine.ward.again(watch)
+        renewal = watch.renewal_now(self, hears=engine.hears)
+        call = await self._ask_for(renewal, until=until, make=watch.remade(self))
+        if call is not None and self.watch is not None:
+            watch.confirmed(self, call)
+        self.ensure_held()
+
+    async def annotate_with(self, fields: Mapping[str, Any]) -> None:
+        """Changes these fields of what stands beside it. See `Lease.annotate`."""
+        self.ensure_here()
+        self.ensure_held()
+        await self._ask_for(self.claim.annotate(fields), until=self.term.deadline)
+        if self.watch is not None and self.engine.hears:
+            # The server forgets whom it tells of a key when that session writes it, and says nothing.
+            self.watch.listen_again(self)
+        self.ensure_held()
+
+    async def _ask_for(
+        self, command: Request[Any], *, until: float, make: Callable[[], Request[Any]] | None = None
+    ) -> Request[Any] | None:
+        """The call, if the server has the lease as the holder; if not, None, and the lease is lost."""
+        engine = self.engine
+        until = min(until, engine.now() + engine.settings.command_timeout)
+        call, answered = engine.start(command, until=until, make=make, patient=True)
+        try:
+            held = await answered
+        except LockError:
+            if call.ended_by is not None and call.ended_by.foreign:
+                self.lose(str(call.ended_by.error))
+            if self.state is LeaseState.LOST:
+                self.ensure_held()
+            raise
+        finally:
+            engine.forget(call)
+        if held:
+            return call
+        if self.watch is not None:
+            self.taken_away(held)
+        return None
 
     # -- letting go
 
     async def let_go(self) -> LockError | None:
         """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
-        if not self.begin_release():
-            return None if self.end is RELEASED else self.not_owned()
-        try:
-            await self.until_ended()
-        except asyncio.CancelledError as cancelled:
-            await hold_up(self.until_ended, cancelled)
+        ended = self.begin_release()
+        if ended is not None:
+            try:
+                await ended
+            except asyncio.CancelledError as cancelled:
+                await hold_up(self.until_ended, cancelled)
         return self.how_released()
 
-    def begin_release(self) -> bool:
-        """Whether a release is under way: the first call begins it. False: the lease has ended."""
+    def begin_release(self) -> asyncio.Future[None] | None:
+        """A future for the end of the release, which the first call begins; None: the lease has ended."""
         if self.end is None:
-            if self._letting_go:
-                return True
-            term = self.term  # below as `Watch.moment`
-            if clocks.steady() - term.ahead < term.deadline and self.engine.now() < term.deadline:
+            if not self._letting_go:
+                watch = self.term  # below as `Watch.moment`
+                if clocks.steady() - watch.ahead >= watch.deadline or self.engine.now() >= watch.deadline:
+                    self.lose(self.why_over())
+                    self._take_back()
+                    return None
                 self.send_release()
-                return True
-            self.lose(self.why_over())
+            return self.until_ended()
         if self.lost:
             self._take_back()
-        return False
+        return None
 
     def how_released(self) -> LockError | None:
-        """What stood in the way of its release, which has ended."""
+        """What stood in the way of its end as RELEASED."""
         if self.fault is not None:
             error = self.fault.error
             if isinstance(error, BackendError):
@@ -1002,7 +1143,7 @@ class Possession(BodyScope, Releasing):
                 if told not in getattr(error, "__notes__", ()):  # it may be asked again
                     note(error, told)
             return error
-        return None if self.end is RELEASED or not self.lost else self.not_owned()
+        return None if self.end is None or self.end is RELEASED else self.not_owned()  # None: it goes on
 
     def send_release(self) -> None:
         """Begins to let go of it: it has not ended, and no task has begun that."""
@@ -1011,43 +1152,42 @@ class Possession(BodyScope, Releasing):
         watch, self.watch = self.watch, None
         if watch is not None:
             watch.end()
-        gate, claim = self.gate, self.claim
-        awaited = gate.awaited
-        ring = not awaited or gate.holder_releasing(claim)
+        gate, token = self.target.gate, self.token
+        awaited = gate.stirred and gate.awaited
+        ring = not awaited or gate.holder_releasing(token)
         self._letting_go = True
-        until = self.term.deadline
         if self.confirms:
-            self.send(claim.end(ring=ring), until=until, corked=awaited)
-            gate.holder_gone(claim)
+            self.send(self.ending(ring=ring), self.term.deadline, corked=awaited)
+            gate.holder_gone(token)
             return
         # No task waits for the answer. So the release is written in this very step, and not with the try of
         # the next waiter of this session: the process may end after it.
         self.engine.unconfirmed[self] = None
-        self.send(claim.end(ring=ring), until=until, corked=False, at_once=True)
-        gate.holder_gone(claim)
+        self.send(self.ending(ring=ring), self.term.deadline, corked=False, at_once=True)
+        gate.holder_gone(token)
         if not awaited:
             gate.not_waited_for()
 
     def _has_ended(self) -> None:
         """Its release has ended."""
+        gate = self.target.gate
         if not self.confirms:
             self.engine.unconfirmed.pop(self, None)
-        if self.end is None:
-            if self.fault is not None:
-                self.lose(
-                    "its release was not confirmed in time; the ttl frees it",
-                    unconfirmed=self.fault.error,
-                )
-                self._take_back()
-            elif self.thief and self.lost_to(self.thief):
-                pass
-            elif self.freed:
-                self._end(RELEASED)
-                self.engine.events.released(self, self.engine.now() - self.granted_at)
-                self.claim.context = None
-            else:
-                self.lose("the server no longer had it as the holder when it was released")
-        self.gate.holder_released(self.rung, overtaken=self.overtaken)
+        if self.end is not None:
+            pass  # lost while the release was under way
+        elif self.fault is not None:
+            self.lose("its release was not confirmed in time; the ttl frees it", unconfirmed=self.fault.error)
+            self._take_back()
+        elif self.thief and self.lost_to(self.thief):
+            pass
+        elif self.freed:
+            self._end(RELEASED)
+            self.engine.events.released(self, self.engine.now() - self.granted_at)
+            self.context = None
+        else:
+            self.lose("the server no longer had it as the holder when it was released")
+        if self.rung or self.overtaken or gate.stirred:
+            gate.holder_released(self.rung, overtaken=self.overtaken)
 
     def give_back(self, reason: str) -> None:
         """Synchronous: no task gets it, or has it any more, and so none lets go of it."""
@@ -1062,7 +1202,7 @@ class Possession(BodyScope, Releasing):
         """
         if not self._taken_back:
             self._taken_back = True
-            self.engine.take_back(self.claim.end(), LONGEST_DELAY, told=self.engine.wake_own)
+            self.engine.take_back(self.ending(), LONGEST_DELAY, told=self.engine.wake_own)
 
     # -- the session closes
 
@@ -1137,7 +1277,7 @@ class Possession(BodyScope, Releasing):
         else:
             level, why = self.engine.log_level(unconfirmed), "" if self.confirms else str(unconfirmed)
             events.unconfirmed(self, seconds, level=level, why=why)
-        self.claim.context = None
+        self.context = None
 
     def detach(self) -> None:
         """Ends the watch: this session does not renew the lease any more, and the ttl runs."""
@@ -1145,7 +1285,7 @@ class Possession(BodyScope, Releasing):
         self.engine.settle(self.claim)
         self._end(DETACHED)
         self.engine.events.detached(self, self.engine.now() - self.granted_at)
-        self.claim.context = None
+        self.context = None
 
     def _end(self, end: End) -> None:
         if self.end is not None:
@@ -1156,13 +1296,17 @@ class Possession(BodyScope, Releasing):
         if self.watch is not None:
             self.leave_watch()
         if not self._letting_go:  # else its gate is told as the release is sent
-            self.gate.holder_gone(self.claim)
+            self.target.gate.holder_gone(self.token)
 
     def leave_watch(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
         watch, self.watch = self.watch, None
         if watch is not None:
             watch.end()
+
+    def __repr__(self) -> str:
+        state = "ASKING" if self.watch is None and self.end is None else self.state.name
+        return f"<Possession of {self.target} {'RELEASING' if self._letting_go and not self.end else state}>"
 
 
 class Lease(AsyncOnly):
@@ -1179,14 +1323,12 @@ class Lease(AsyncOnly):
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
 
-    __slots__ = ("__weakref__", "_changing", "_engine", "_metadata", "_on_lost", "_possession")
+    __slots__ = ("__weakref__", "_engine", "_metadata", "_possession")
 
     def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
         self._engine = binding.engine
         self._metadata = binding.metadata
-        self._on_lost = binding.options.on_lost
         self._possession = possession
-        self._changing: Changes | None = None  # from the first change on
 
     @property
     def _bears(self) -> bool:
@@ -1288,13 +1430,7 @@ class Lease(AsyncOnly):
         given = self.ttl if ttl is None else seconds("ttl", ttl, least=SHORTEST_TTL)
         check_at_least(self._possession.claim.at_least_ms, milliseconds(given))
         check_grace(self._possession.term.grace, given)
-        await self._changes.extend(given)
-
-    @property
-    def _changes(self) -> Changes:
-        if self._changing is None:
-            self._changing = Changes(self._possession)
-        return self._changing
+        await self._possession.extend(given)
 
     async def annotate(self, metadata: Metadata) -> None:
         """Changes the metadata of the lease on the server, which `session.inspect()` and the CLI show.
@@ -1319,7 +1455,7 @@ class Lease(AsyncOnly):
         settings = self._engine.settings
         user = {**settings.metadata, **user_metadata(metadata)}
         settings.user_json(user)
-        await self._changes.annotate({"user": user})
+        await self._possession.annotate_with({"user": user})
         self._metadata = user
 
     async def release(self) -> None:
@@ -1341,6 +1477,13 @@ class Lease(AsyncOnly):
                 raise error
             finally:
                 del error  # it knows this frame: so this frame must not know it
+
+    async def let_go(self) -> None:
+        """As the end of a block: with `confirm=False`, it does not wait for the answer. For the library."""
+        possession = self._possession
+        possession.ensure_here()
+        if possession.confirms or not possession.begin_release() or possession.end is not None:
+            await self.release()
 
     async def wait_lost(self) -> None:
         """Returns when the lease is lost. If the lease is released, it never returns: cancel it then."""
@@ -1381,20 +1524,24 @@ class Lease(AsyncOnly):
     def enter(self) -> asyncio.Task[Any]:
         """Enters the lease, and returns the task that has entered."""
         possession = self._possession
-        if possession.task is not None:
-            raise RuntimeError(
-                f"this lease of {possession.label} {self.name!r} was entered before: acquire the lock again"
-            )
-        engine, term, watch = self._engine, possession.term, possession.watch
-        steady, deadline = clocks.steady() - term.ahead, term.deadline  # as `Watch.moment`
-        if steady >= deadline or watch is None or engine.now() >= deadline or engine.pid != process.pid:
-            if possession.state is LeaseState.LOST:
-                possession.lose(possession.why_over())  # the next waiters need not wait for this task
-            possession.ensure_held()
-        assert watch is not None, "what is held is watched"
-        cancels = self._on_lost == "cancel"
-        task = possession.begin_body(engine.loop, cancels=cancels)
-        if term.stopping:
+        engine, watch = possession.engine, possession.watch
+        if (
+            watch is None
+            or possession.task is not None
+            or clocks.steady() - watch.ahead >= watch.deadline  # as `Watch.moment`
+            or engine.now() >= watch.deadline
+            or engine.pid != process.pid
+        ):
+            watch = possession.entrance()
+        loop = engine.loop
+        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
+        if task is None:
+            raise RuntimeError(_NO_TASK)
+        possession.loop = loop
+        possession.task = task
+        possession._cancels = cancels = possession.target.options.on_lost == "cancel"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `begin_body`
+        possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
+        if watch.stopping:
             possession.cancel(possession.stop_reason)
         engine.entered.add(task, ref(possession))
         around = INSIDE.get()
@@ -1407,40 +1554,42 @@ class Lease(AsyncOnly):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         possession = self._possession
-        if possession.task is None:
+        task, engine = possession.task, possession.engine
+        if task is None:
             raise RuntimeError("this lease was not entered: write `async with lease:`")
         if possession.left:
-            label, name = self._possession.label, self.name
+            label, name = possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
             return
         error: LockError | None = None
-        cancelled_by_us = possession.leave(exc)
+        cancelled_by_us = False
+        if possession.told:
+            cancelled_by_us = possession.leave(exc)
+        else:  # as `leave`
+            possession.left = True
         innermost = INSIDE.get()
         if innermost is not None and innermost[0]() is self:
             INSIDE.set(innermost[1])
-        self._engine.entered.remove(possession.task, possession)
+        engine.entered.remove(task, possession)
         try:
             if possession.end is not DETACHED:
-                engine = self._engine
-                if engine.pid != process.pid or asyncio.current_task(engine.loop) is not possession.task:
+                if engine.pid != process.pid or asyncio.current_task(engine.loop) is not task:
                     possession.ensure_here()
-                cancelled_by = exc if exc is not None and isinstance(exc, asyncio.CancelledError) else None
-                if not possession.begin_release():
-                    error = None if possession.end is RELEASED else possession.not_owned()
-                elif possession.confirms or possession.end is not None:
-                    if cancelled_by is not None:
-                        await wait_shielded(possession.until_ended, cancelled_by=cancelled_by)
+                ended = possession.begin_release()
+                if ended is not None and (possession.confirms or possession.end is not None):
+                    if isinstance(exc, asyncio.CancelledError):
+                        await wait_shielded(possession.until_ended, cancelled_by=exc)
                     else:
                         try:
-                            await possession.until_ended()
+                            await ended
                         except asyncio.CancelledError as cancelled:
                             await hold_up(possession.until_ended, cancelled)
-                    if possession.end is not RELEASED or possession.fault is not None:
-                        error = possession.how_released()
+                if possession.end is not RELEASED or possession.fault is not None:
+                    error = possession.how_released()
         except LockNotOwnedError as not_here:  # a fork of the holder
             error = not_here
         else:
-            if isinstance(error, LockNotOwnedError):
+            if error is not None and isinstance(error, LockNotOwnedError):
                 error = possession.loss(possession.why_ended())
         finally:
             possession.ended = True
@@ -1459,7 +1608,7 @@ class Lease(AsyncOnly):
             return
         if exc is not None and wins:
             note(exc, f"aiolocks: {error}")
-        elif isinstance(error, LockLostError) and self._on_lost == "ignore":
+        elif isinstance(error, LockLostError) and self._possession.target.options.on_lost == "ignore":
             pass  # the log has it
         else:
             try:
@@ -1485,19 +1634,23 @@ class Lease(AsyncOnly):
 
 LeaseT = TypeVar("LeaseT", bound="Lease")
 
+AGAIN: Final[Any] = object()
+"""Instead of a lease: too little time was left of what was handed on, and it is asked for again."""
+
 
 class Binding(Generic[LeaseT]):
     """The part that all acquisitions of one lock in one session share.
 
     Attributes:
+        beside: Further fields that stand beside the lease, as JSON.
         gate: The queue of the tasks of the session that want the same thing.
         label: Its kind, as messages call it.
+        user_json: The metadata of the session and of the lock, as JSON.
     """
 
     __slots__ = (
-        "_beside",
         "_lease_type",
-        "_user_json",
+        "beside",
         "engine",
         "gate",
         "label",
@@ -1505,6 +1658,7 @@ class Binding(Generic[LeaseT]):
         "name",
         "options",
         "resource",
+        "user_json",
     )
 
     def __init__(
@@ -1526,8 +1680,8 @@ class Binding(Generic[LeaseT]):
         self.resource = resource
         self._lease_type = lease_type
         self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
-        self._user_json = engine.settings.user_json(self.metadata)
-        self._beside = beside  # further fields that stand beside the lease, as JSON
+        self.user_json = engine.settings.user_json(self.metadata)
+        self.beside = beside
 
     @property
     def kind(self) -> str:
@@ -1536,66 +1690,84 @@ class Binding(Generic[LeaseT]):
     def __str__(self) -> str:
         return f"{self.label} {self.name!r}"
 
-    def acquire(self, blocking_timeout: float | None) -> Coroutine[Any, Any, LeaseT]:
-        attempt = self._attempt(blocking_timeout, once=blocking_timeout == 0)
-        return cast("Coroutine[Any, Any, LeaseT]", attempt)  # refused, it raises
-
     def try_acquire(self) -> Coroutine[Any, Any, LeaseT | None]:
-        return self._attempt(None, once=True)
+        return self.acquire(None, once=True)
 
     def steal(self) -> Coroutine[Any, Any, LeaseT]:
-        return cast("Coroutine[Any, Any, LeaseT]", self._attempt(0.0, once=True, by_force=True))
+        return self.acquire(0.0, by_force=True)
 
-    def _claim(self, token: str, at_least_ms: int, *, by_force: bool = False) -> Claim:
-        return Claim(
-            self.resource.commands,
-            token,
-            self.engine.describe(self._user_json, self._beside),
-            self.options.first_ttl_ms,
-            at_least_ms=at_least_ms,
-            seized=self._seized if by_force else None,
-            context=copy_context(),
-        )
+    async def acquire(  # noqa: C901, PLR0912 - one coroutine: another one would show in each acquire
+        self,
+        blocking_timeout: float | None,
+        *,
+        once: bool = False,
+        by_force: bool = False,
+        wish: Possession | None = None,
+        whole: float | None = None,
+    ) -> LeaseT:
+        """Acquires it in the task that runs now; see `Acquirable.acquire`.
 
-    async def _attempt(
-        self, blocking_timeout: float | None, *, once: bool, by_force: bool = False
-    ) -> LeaseT | None:
-        """The lease; refused, None for a caller that gave no `blocking_timeout`."""
-        engine = self.engine
-        token = self.resource.commands.new_token("", engine.token())
-        claim = self._claim(token, self.options.at_least_ms, by_force=by_force)
-        acquisition: Attempt | FirstAsk | Waiter | None = None
+        Args:
+            blocking_timeout: Seconds to wait; None for ever.
+            once: It never waits: refused, None. With a `blocking_timeout` of 0, refused, an error.
+            by_force: It is taken from its holder.
+            wish: The lease that is asked for, if it was made before.
+            whole: Of which `blocking_timeout` is what is left, as messages tell.
+        """
+        lease = Possession(self) if wish is None else wish
+        if by_force:
+            lease.seizes = True
+        if blocking_timeout == 0:
+            once = True
         try:
-            if not once and self.gate.idle:
-                acquisition = FirstAsk(self, claim, blocking_timeout)
+            gate = self.gate
+            idle = gate.asking is None and not gate.here.closed and (not gate.stirred or gate.settled)
+            if idle and not once:  # as `Gate.idle`
+                lease.ask(blocking_timeout)
             else:
-                acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
-                acquisition.start()  # which a listener may end
-            await acquisition.done
+                lease.wait(Attempt if once else Waiter, blocking_timeout)
+            await cast("asyncio.Future[None]", lease.done)
         except BaseException:
-            if acquisition is None:
-                raise
-            acquisition = acquisition.waiter or acquisition
-            acquisition.leave()
-            self._tell_not_had(acquisition, "cancelled")
+            if lease.done is not None:
+                self._left(lease)
             raise
-        acquisition = acquisition.waiter or acquisition
-        grant = acquisition.grant
-        if grant is None:
-            if isinstance(acquisition, Attempt) and acquisition.owner_asked:
-                acquisition = await self._answer_of_owner(claim)
-                grant = acquisition.grant
-            if grant is None:
-                self._not_had(acquisition, blocking_timeout)
-                return None
-        if engine.closing:
-            raise self._had_too_late(acquisition)
-        waited = acquisition.answered_at - acquisition.started
-        return self._lease(claim, grant, grant.sent, grant.sent_steady, waited, holders=acquisition.holders)
+        grant, asked = lease.answer, lease.waiter
+        if asked is not None:
+            lease.waiter = None  # which refers to the lease
+            if asked.grant is None:
+                if isinstance(asked, Attempt) and asked.owner_asked:
+                    asked = await self._answer_of_owner(lease)
+                if asked.grant is None:
+                    lease.dropped()
+                    self._not_had(asked, blocking_timeout if whole is None else whole)
+                    return cast("LeaseT", None)
+            grant = asked.grant
+        assert grant is not None, "an acquire ends with a grant, an error, or refused"
+        if self.engine.closing:
+            raise self._had_too_late(asked or lease)
+        lease.answer = None
+        if not lease.hold(grant):
+            assert asked is not None
+            asked.leave()
+            return cast("LeaseT", AGAIN)
+        if asked is None:
+            self.engine.events.acquired(lease, lease.answered_at - lease.started)
+        else:
+            self.engine.events.acquired(lease, asked.answered_at - asked.started, asked.holders)
+        if grant.lost:
+            self.tell_loser(lease, grant)  # again: a task of this session may have got it in the same turn
+            self._tell_stolen(lease, grant)
+        return self._lease_type(self, lease, grant)
 
-    def _not_had(self, acquisition: Attempt | FirstAsk | Waiter, blocking_timeout: float | None) -> None:
+    def _left(self, lease: Possession) -> None:
+        """Its task does not wait any more."""
+        lease.withdraw()
+        asked, lease.waiter = lease.waiter or lease, None
+        lease.dropped()
+        self._tell_not_had(asked, "cancelled")
+
+    def _not_had(self, acquisition: Acquiring, blocking_timeout: float | None) -> None:
         """Raises why; returns where it was refused to a caller that gave no `blocking_timeout`."""
-        assert not isinstance(acquisition, FirstAsk), "without a grant it is a waiter"
         if acquisition.error is not None:
             # A raised error knows this frame: so this frame must not know the error, or both would be left to
             # the garbage collector.
@@ -1615,43 +1787,41 @@ class Binding(Generic[LeaseT]):
         finally:
             del timed_out  # as above
 
-    def _had_too_late(self, acquisition: Attempt | FirstAsk | Waiter) -> SessionClosedError:
+    def _had_too_late(self, acquisition: Acquiring | Possession) -> SessionClosedError:
         """It was granted, and the session has been closed since: given back."""
-        acquisition.leave()
+        if isinstance(acquisition, Possession):
+            acquisition.withdraw()
+        else:
+            acquisition.leave()
         self._tell_not_had(acquisition, "closed")
         return SessionClosedError("the session was closed while waiting")
 
-    def _tell_not_had(self, acquisition: Attempt | FirstAsk | Waiter, how: str) -> None:
+    def _tell_not_had(self, acquisition: Acquiring | Possession, how: str) -> None:
         """In the task that has asked, however its acquire has ended without a lease."""
         waited = self.engine.now() - acquisition.started
         self.engine.events.not_acquired(self.kind, self.name, waited, how, acquisition.holders)
 
-    async def _answer_of_owner(self, claim: Claim) -> Waiter:
+    async def _answer_of_owner(self, lease: Possession) -> Acquiring:
         """A single try was refused for a lease that its session may keep without using it.
 
         Only the session's answer tells such a lease from one that is used: the answer is a release, or that a
         task is inside. Until then the waiter has its seat.
         """
-        waiter = Waiter(self, claim, None)
         try:
-            waiter.start_briefly()
-            await waiter.done
+            lease.wait_briefly()
+            await cast("asyncio.Future[None]", lease.done)
         except BaseException:
-            waiter.leave()
-            self._tell_not_had(waiter, "cancelled")
+            self._left(lease)
             raise
+        waiter, lease.waiter = lease.waiter, None
+        assert waiter is not None
         return waiter
 
-    def _seized(self, claim: Claim, answer: Answer) -> Answer:
-        if isinstance(answer, Granted) and answer.lost:
-            self._tell_loser(claim, answer)
-        return answer
-
-    def _tell_loser(self, claim: Claim, grant: Granted) -> None:
+    def tell_loser(self, lease: Possession, grant: Granted) -> None:
         """The server tells no session of what that session has done: so a holder of this session is told."""
         from .stealing import parties, stolen_by  # noqa: PLC0415 - few locks are stolen, and an import takes its time
 
-        found = parties(claim, grant)
+        found = parties(lease, grant)
         if found is None:
             return
         loser, thief = found
@@ -1670,25 +1840,6 @@ class Binding(Generic[LeaseT]):
             held = f"held {in_words((loser,))}"
             self.engine.events.stolen(possession, loser.held_for or 0.0, held)
 
-    def _lease(
-        self,
-        claim: Claim,
-        grant: Granted,
-        sent: float,
-        steady: float,
-        waited: float,
-        *,
-        holders: tuple[HolderInfo, ...] = (),
-    ) -> LeaseT:
-        possession = Possession(self, claim, grant.fencing_token, sent, steady)
-        self.engine.watchdog.watch(possession)
-        self.gate.here.entrust(claim, ref(possession))
-        self.engine.events.acquired(possession, waited, holders)
-        if grant.lost:
-            self._seized(claim, grant)  # again: a task of this session may have got it in the same turn
-            self._tell_stolen(possession, grant)
-        return self._lease_type(self, possession, grant)
-
     async def locked(self) -> bool:
         kept = self.gate.kept
         if kept is not None and kept.idle and kept.lasts:
@@ -1700,7 +1851,7 @@ class Binding(Generic[LeaseT]):
         at_least_ms = max(at_least_ms, options.at_least_ms)
         check_at_least(at_least_ms, options.first_ttl_ms)
         new = commands.new_token(old, engine.token())
-        metadata = engine.describe(self._user_json, self._beside)
+        metadata = engine.describe(self.user_json, self.beside)
         ttl_ms = options.first_ttl_ms
         adopt = partial(commands.adopt_kept, number=number) if number else commands.adopt
         call, adopted = engine.start(
@@ -1723,4 +1874,11 @@ class Binding(Generic[LeaseT]):
                 self.label, self.name, "it was adopted before, released, or its ttl has passed"
             )
         grant = Granted(fencing_token, 0)
-        return self._lease(self._claim(new, at_least_ms), grant, call.sent, call.sent_steady, 0.0)
+        grant.sent, grant.sent_steady = call.sent, call.sent_steady
+        lease = Possession(self, new)
+        lease.at_least_ms = at_least_ms
+        lease.ttl_ms = ttl_ms
+        lease.hold(grant)
+        self.gate.here.add(lease)
+        engine.events.acquired(lease, 0.0)
+        return self._lease_type(self, lease, grant)

@@ -354,7 +354,21 @@ def filled_in(templates: Sequence[str], fields: Mapping[str, object]) -> tuple[s
         TypeError: A field is missing or one too many, or has no text of its own.
         ValueError: A template is wrong, a value equals nothing, or a name is empty or too long.
     """
+    if not fields:
+        return _filled_in_before(tuple(templates))
     parsed = [_parsed(template) for template in templates]
+    return _filled(parsed, templates, fields)
+
+
+@functools.lru_cache(maxsize=256)
+def _filled_in_before(templates: tuple[str, ...]) -> tuple[str, ...]:
+    """Those without values, which an object asks for again and again."""
+    return _filled([_parsed(template) for template in templates], templates, {})
+
+
+def _filled(
+    parsed: Sequence[NameTemplate], templates: Sequence[str], fields: Mapping[str, object]
+) -> tuple[str, ...]:
     known = {field: one.text for one in parsed for field in one.fields}
     for field, text in known.items():
         if field not in fields:

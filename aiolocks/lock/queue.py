@@ -27,13 +27,14 @@ from ..transport import (
     Listener,
 )
 from .clock import seconds
+from .waiter import Waiter
 
 if TYPE_CHECKING:
     from ..transport import Granted, Refused, Request
+    from ..transport.commands.base import NameSteps
     from .context import Context
-    from .lease import Claim, Possession, Resource
+    from .lease import Possession, Resource
     from .tenure import Tenure
-    from .waiter import FirstAsk, Waiter
 
 _RUN: Final = 16
 """Hand-overs from task to task within a process, after which another process that waits has its turn."""
@@ -79,6 +80,13 @@ class Turns:
         self.yielding_until = 0.0  # the waiter that was woken has had its chance
         self.others = others
 
+    def begin(self, others: int, now: float) -> None:
+        """As `granted`, where nothing is owed, and no woken waiter may go first."""
+        self._giving = False
+        self._run = 0
+        self._since = now
+        self.others = others
+
     def others_ask(self) -> None:
         """Another session asks for what this session holds: the other session's turn is next."""
         self._run = _RUN
@@ -111,27 +119,33 @@ class Turns:
 
 @final
 class Here:
-    """The holders of one gate.
+    """The holders of one gate, by their tokens.
 
-    Invariant: `closed` says whether one of them excludes all waiters, who then do not ask.
+    Invariants:
+    - `closed` says whether one of them excludes all waiters, who then do not ask;
+    - it keeps no lease alive that its task has: a lease that no other code refers to must be collected.
 
     Attributes:
         closed: No waiter may ask.
-        first: One that holds it, if any does; there are several where they do not exclude each other, or
-            where the server has lost its data.
+        also: The other holders: steps and lease, by their tokens.
+        first: The token of one that holds it, if any does; there are several where they do not exclude each
+            other, or where the server has lost its data.
+        lease_ref: The lease of the first.
     """
 
-    __slots__ = ("_also", "_exclusive", "_possession", "closed", "first")
+    __slots__ = ("_exclusive", "_steps", "also", "closed", "first", "lease_ref")
 
     def __init__(self, *, exclusive: bool) -> None:
         self._exclusive = exclusive
-        self.first: Claim | None = None
-        self._possession: weakref.ref[Possession] | None = None  # of the first
-        self._also: dict[Claim, None] | None = None  # most gates never have a second holder
+        self.first: str | None = None
+        self._steps: NameSteps | None = None  # of the first
+        self.lease_ref: weakref.ref[Possession] | None = None  # of the first
+        # Most gates never have a second holder.
+        self.also: dict[str, tuple[NameSteps, weakref.ref[Possession]]] | None = None
         self.closed = False
 
-    def __contains__(self, claim: Claim) -> bool:
-        return self.first is claim or (self._also is not None and claim in self._also)
+    def __contains__(self, token: str) -> bool:
+        return self.first == token or (self.also is not None and token in self.also)
 
     @property
     def held(self) -> bool:
@@ -141,51 +155,50 @@ class Here:
     @property
     def several(self) -> bool:
         """Whether there is more than one."""
-        return bool(self._also)
+        return bool(self.also)
 
     @property
-    def possession(self) -> Possession | None:
-        """The possession of the first, once its grant has become one."""
-        return None if self._possession is None else self._possession()
+    def lease(self) -> Possession | None:
+        """That of the first; None: none holds it, or no code refers to the lease any more."""
+        return None if self.lease_ref is None else self.lease_ref()
+
+    def _holders(self) -> Iterator[tuple[str, NameSteps]]:
+        if self.first is not None and self._steps is not None:
+            yield self.first, self._steps
+        for token, (steps, _) in (self.also or {}).items():
+            yield token, steps
 
     @property
     def owners(self) -> set[str]:
         """The owners that hold it."""
-        return {claim.owner for claim in (self.first, *(self._also or ())) if claim is not None}
+        return {steps.owner(token) for token, steps in self._holders()}
 
     def are_of(self, owner: str) -> bool:
         """Whether that owner holds it."""
-        return any(claim is not None and claim.owner == owner for claim in (self.first, *(self._also or ())))
+        return any(steps.owner(token) == owner for token, steps in self._holders())
 
-    def add(self, claim: Claim) -> None:
-        """It was granted; no possession of it is known yet."""
+    def add(self, lease: Possession) -> None:
+        """It was granted, or adopted."""
         if self.first is None:
-            self.first, self._possession = claim, None
+            self.first = lease.token
+            self._steps = lease.commands
+            self.lease_ref = weakref.ref(lease)
             self.closed = self._exclusive
-            return
-        if self._also is None:
-            self._also = {}
-        self._also[claim] = None
+        elif self.first != lease.token:
+            if self.also is None:
+                self.also = {}
+            self.also[lease.token] = lease.commands, weakref.ref(lease)
 
-    def entrust(self, claim: Claim, possession: weakref.ref[Possession]) -> None:
-        """The possession that this grant has become: of a claim that was added, or that was adopted."""
-        if self.first is None:
-            self.add(claim)
-        if self.first is claim:
-            self._possession = possession
-        else:
-            self.add(claim)
-
-    def remove(self, claim: Claim) -> bool:
+    def remove(self, token: str) -> bool:
         """Whether it did hold."""
-        if self.first is claim:
-            self.first = self._possession = None
-            if self._also:
-                self.first, _ = self._also.popitem()
+        if self.first == token:
+            self.first = self.lease_ref = None
+            if self.also:
+                self.first, (self._steps, self.lease_ref) = self.also.popitem()
             self.closed = self._exclusive and self.first is not None
             return True
-        if self._also and claim in self._also:
-            del self._also[claim]
+        if self.also and token in self.also:
+            del self.also[token]
             return True
         return False
 
@@ -207,7 +220,7 @@ class Gate:
     | from | to | when |
     |---|---|---|
     | new | asking, without a waiter | no task waits or excludes it, and nothing is owed (`idle`) |
-    | asking, without a waiter | head | refused or not answered, or another comes (`first_ask_waits`) |
+    | asking, without a waiter | head | anything but a plain grant, or another comes (`promote`) |
     | new | head | there is no head, and no holder excludes it (`enter`) |
     | new | beside the head | its owner holds it already, and its leases nest (`enter`) |
     | new | queued | else (`enter`); in a strict queue it asks for a seat |
@@ -222,8 +235,9 @@ class Gate:
       that there is room, (b) the server named its seat as the first, (c) its owner holds it already, and its
       leases nest, (d) it is a single try; in a strict queue, a queued waiter asks for no more than a seat.
       There is no head while a holder of this session excludes it;
-    - while an acquire asks without a waiter there is no head, and none beside or queued: the next acquire
-      makes it the head first;
+    - `stirred` is set by each step after which it may not be settled;
+    - at most one of `asking` and the head is set: while an acquire asks without a waiter there is no head,
+      and none beside or queued: the next acquire makes it the head first;
     - `_nesting` has exactly the waiters of the queue whose leases nest, in its order;
     - no task begins to ask for more than a seat while a holder of this session is known to exclude it, except
       for a task that tries just once;
@@ -273,6 +287,7 @@ class Gate:
         "refused_until",
         "seated",
         "silent_since",
+        "stirred",
     )
 
     @staticmethod
@@ -287,10 +302,12 @@ class Gate:
         self._engine = engine
         self._resource = resource
         self.policy = resource.policy
-        self.asking: FirstAsk | Tenure | None = None
+        # A lease that is asked for without a waiter, or one that is kept, and idle.
+        self.asking: Possession | Tenure | None = None
         self.kept: Tenure | None = None  # the lease that its session may keep, used or not
         # As `asks` and the waiter say it, of one for whom `idle` holds.
         self.first_standing = WAITING | TOLD | (IN_TURN if self.policy.strict else 0)
+        self.stirred = False  # a task may wait, or something be remembered or owed: see `settled`
         self.place_taken = False
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
@@ -359,8 +376,8 @@ class Gate:
     def remaining(self, now: float) -> float | None:
         """Seconds that the holder's lease has left; None when unknown."""
         if self.here.closed or self.refused_until is None:
-            possession = self.here.possession
-            return None if possession is None else possession.remaining()
+            lease = self.here.lease
+            return None if lease is None or lease.watch is None else lease.remaining()
         return max(0.0, self.refused_until - now)
 
     # -- the waiters
@@ -396,20 +413,19 @@ class Gate:
     # -- an acquire that no other one has disturbed
 
     @property
+    def settled(self) -> bool:
+        """Whether no task of this session waits or asks, and nothing is remembered or owed.
+
+        Until the next step that may change that, `stirred` is False.
+        """
+        if not self._queue and self.alone:
+            self.stirred = False
+        return not self.stirred
+
+    @property
     def idle(self) -> bool:
-        """Whether no task of this session waits, asks or excludes another; nothing is remembered or owed."""
-        turns = self._turns  # the rest as `alone`
-        return not (
-            self.here.closed
-            or self._queue
-            or self._head is not None
-            or self._beside
-            or self.place_taken
-            or self.asking is not None
-            or self._in_turn
-            or turns.owed
-            or turns.yielding_until
-        )
+        """Whether a task that comes now asks without a waiter: it is settled, and no holder excludes it."""
+        return self.asking is None and not self.here.closed and (not self.stirred or self.settled)
 
     @property
     def alone(self) -> bool:
@@ -428,47 +444,56 @@ class Gate:
             or turns.yielding_until
         )
 
-    def first_ask_granted(self, claim: Claim, others: int, now: float) -> None:
-        """It was granted, and nothing has come between."""
-        self.asking = None
+    def first_ask_granted(self, lease: Possession, others: int, now: float) -> None:
+        """It was granted, and nothing has come between: no turn is owed or given."""
+        self.asking = self.refusal = None
         self.answered_at = now
-        self.refusal = None
         if self.contended_bell:
             self.contended_bell = b""
-        self._turns.granted(others, now)
-        self.here.add(claim)
+        self._turns.begin(others, now)
+        self.here.add(lease)
 
-    def first_ask_waits(self, waiter: Waiter, *, since: float) -> None:
-        """It is a waiter from now on; its acquire began at `since`."""
+    def promote(self, lease: Possession) -> Waiter:
+        """Its acquire is more than a plain request, and goes on as a waiter, the head.
+
+        At one of three events: its request was refused, or is in doubt (a fault, a grant that came late or
+        after a repetition, that woke waiters or has to reach replicas); another task comes, or has got in;
+        its own task leaves, or the session ends.
+        """
+        assert self.asking is lease, "it asks without a waiter"
         assert self._head is None, "while it asks there is no head"
+        self.stirred = True
+        lease.waiter = self._head = waiter = Waiter(lease, None)
         self.asking = None
-        self._head = waiter
-        self._pass_by(waiter.claim)
-        if self.answered_at < since:  # a single try may have been answered in the meantime
-            self.silent_since = since
+        self._pass_by(lease)
+        if self.answered_at < lease.started:  # a single try may have been answered in the meantime
+            self.silent_since = lease.started
+        waiter.take_over(lease)
+        return waiter
 
-    def _pass_by(self, claim: Claim) -> None:
+    def _pass_by(self, lease: Possession) -> None:
         """It asks, or has asked, beside a single try that may begin a tenure: that is told."""
-        if self.kept is not None and self.kept.claim is not claim:
+        if self.kept is not None and self.kept.claim is not lease.claim:
             self.kept.pass_by()
 
     # -- waiters in general
 
     def enter(self, acquisition: Waiter) -> None:
+        self.stirred = True
         if self.asking is not None:
-            self.asking.become_waiter()
+            self.asking.another_comes()
         if self._head is None and not self.here.closed:
             assert not self._queue, "a waiter is queued, and nobody asks"
-            self._pass_by(acquisition.claim)
+            self._pass_by(acquisition.lease)
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
-        elif (nests := acquisition.claim.nests) and self.here.are_of(acquisition.claim.owner):
+        elif (nests := acquisition.lease.nests) and self.here.are_of(acquisition.lease.owner):
             self._beside[acquisition] = None
             acquisition.take_turn(woken=False, in_turn=False)
         else:
             self._queue[acquisition] = None
             if nests:
-                self._nesting.setdefault(acquisition.claim.owner, {})[acquisition] = None
+                self._nesting.setdefault(acquisition.lease.owner, {})[acquisition] = None
             if self.policy.strict:
                 acquisition.sit_down()
 
@@ -496,8 +521,8 @@ class Gate:
             self._head = acquisition
             return True
         self._queue = {acquisition: None, **self._queue}
-        if acquisition.claim.nests:
-            owner = acquisition.claim.owner
+        if acquisition.lease.nests:
+            owner = acquisition.lease.owner
             self._nesting[owner] = {acquisition: None, **self._nesting.get(owner, {})}
         return False
 
@@ -508,12 +533,12 @@ class Gate:
         earlier, and is to ask; or it has left, and the request that gives its seat up is still on its way.
         """
         for acquisition in self._queue:
-            if acquisition.claim.token.startswith(seat):
+            if acquisition.lease.token.startswith(seat):
                 if not self.here.closed:
                     self._admit(acquisition)
                 return
-        if not any(asking.claim.token.startswith(seat) for asking in self._asking()):
-            self._engine.undo(self._resource.nobody(seat), 1.0)
+        if not any(asking.lease.token.startswith(seat) for asking in self._asking()):
+            self._give_up(1.0, seat=seat)
 
     def others_told(self) -> None:
         """The other processes were told that no task of this session waits any more."""
@@ -521,19 +546,19 @@ class Gate:
         self.seat_dropped()
 
     # -- the holders
-    def granted(self, claim: Claim, answer: Granted, now: float, *, carried: bool) -> None:
+    def granted(self, lease: Possession, answer: Granted, now: float, *, carried: bool) -> None:
         """A task of this session holds it now: a waiter, which has left the gate, or a single try.
 
         `carried`: the request has told other processes of what a task of this session has let go of.
         """
         if self.asking is not None:
-            self.asking.become_waiter()
+            self.asking.another_comes()
         owed = self._turns.owed and not carried
         self._turns.granted(answer.others, now)
         self.refusal = None
-        self.here.add(claim)
+        self.here.add(lease)
         if self.policy.exclusive:
-            if self._nesting and claim.nests:
+            if self._nesting and lease.commands.nests:
                 self._admit_owners()
         else:
             self._turns.owed = owed  # permits that came back meanwhile were not granted
@@ -547,14 +572,14 @@ class Gate:
             self.drop_seat()  # it was kept for other waiters, which have left since then, or have got in
         elif self._turns.owed and not self.awaited:
             self._turns.owed = False
-            self._engine.undo(self._resource.nobody(), 1.0)
+            self._give_up(1.0)
 
-    def holder_releasing(self, claim: Claim) -> bool:
+    def holder_releasing(self, token: str) -> bool:
         """Called if `awaited`: whether the release of this holder must wake a waiter of another process.
 
         If not, then `holder_gone` follows, which makes the head try right behind it.
         """
-        if not self.policy.quiet or claim not in self.here:
+        if not self.policy.quiet or token not in self.here:
             return True
         if self.policy.exclusive and self.here.several:
             return True
@@ -582,17 +607,21 @@ class Gate:
     def others_go_first(self) -> None:
         """Another session asks for what this session keeps: this session goes behind the other one."""
         self._turns.others_ask()
-        self._in_turn = True
+        self._in_turn = self.stirred = True
 
-    def holder_vanished(self, claim: Claim) -> None:
+    def holder_vanished(self, token: str) -> None:
         """A grant is given back, or its lease was collected."""
-        if self.kept is not None and self.kept.claim is claim:
+        if self.kept is not None and self.kept.claim.token == token:
             self.kept.over()
-        self.holder_gone(claim)
+        self.holder_gone(token)
 
-    def holder_gone(self, claim: Claim) -> None:
+    def holder_gone(self, token: str) -> None:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
-        if self.here.first is None or not self.here.remove(claim) or self.here.closed:
+        here = self.here
+        if here.first == token and not here.also:  # as `Here.remove`
+            here.first = here.lease_ref = None
+            here.closed = False
+        elif here.first is None or not here.remove(token) or here.closed:
             return
         if self._head is None:
             if self._queue or self._beside or self._entering:
@@ -607,7 +636,7 @@ class Gate:
         ask. So it goes behind the waiters that stood in the queue on the server as of the last grant.
         """
         if self._turns.others and not self.policy.strict:
-            self._in_turn = True
+            self._in_turn = self.stirred = True
 
     def holder_released(self, rung: Sequence[bytes], *, overtaken: bool) -> None:
         """The release of a holder has ended, and woke the owners of these bells.
@@ -615,6 +644,7 @@ class Gate:
         `overtaken` by what was to go right behind it, for the server did not know its script.
         """
         if rung and any(bell not in self.bells for bell in rung):
+            self.stirred = True
             yielding = self._turns.rang(self._engine.now(), self._engine.longest_sleep)
             # Until then the timer keeps this gate, which remembers who goes first.
             self._engine.loop.call_later(yielding, _ignore, self, context=empty_context())
@@ -622,7 +652,7 @@ class Gate:
             self._head.prompt("local", in_turn=self.yielding)  # its try was to go right behind
         elif overtaken and not self.awaited and not self.here.held:
             # The last waiter of this session has left, and told other processes: but it was not free yet.
-            self._engine.undo(self._resource.nobody(), 1.0)
+            self._give_up(1.0)
 
     def waiter_ended(self, acquisition: Waiter) -> None:
         """A waiter has ended, by any way: it leaves this gate."""
@@ -676,8 +706,8 @@ class Gate:
 
     def _leave_queue(self, acquisition: Waiter) -> None:
         del self._queue[acquisition]
-        if self._nesting and acquisition.claim.nests:
-            own = self._nesting[owner := acquisition.claim.owner]
+        if self._nesting and acquisition.lease.nests:
+            own = self._nesting[owner := acquisition.lease.owner]
             del own[acquisition]
             if not own:
                 del self._nesting[owner]
@@ -701,7 +731,7 @@ class Gate:
     def take_place(self) -> None:
         """A waiter of this session may be seated."""
         if not self.place_taken:
-            self.place_taken = True
+            self.place_taken = self.stirred = True
             self._engine.bells.add(self)
 
     def waiter_got_in(self, acquisition: Waiter) -> None:
@@ -730,11 +760,16 @@ class Gate:
         """Takes the place out of the queue on the server: no waiter needs it any more."""
         of_use = self.place_of_use(1.0)
         self.seat_dropped()
-        self._engine.undo(self._resource.nobody(), of_use, leave=True)
+        self._give_up(of_use, leave=True)
 
     def place_of_use(self, seconds: float) -> float:
         """Seconds for which the request that gives it up is of use: `seconds`, if no place is taken."""
         return max(seconds, self._resource.commands.lingers) if self.place_taken else seconds
+
+    def _give_up(self, seconds: float, *, seat: str = "", leave: bool = False) -> None:
+        """The server is told of what no token holds: a seat that is empty, or a turn that is owed."""
+        command = self._resource.give_up(seat=seat, leave=leave)
+        self._engine.take_back(command, seconds, told=self._engine.wake_own)
 
     # -- its bell
 
@@ -764,7 +799,7 @@ class Gate:
             return
         self._listened_for()
         if not self._listens_along:
-            listener = acquisition.claim.listener()
+            listener = acquisition.lease.listener()
             self.contended_bell = listener.bell if isinstance(listener, Listener) else b""
             self._engine.bells.listen_for(self, listener)
 
@@ -785,7 +820,7 @@ class Gate:
                 self._answered = True
                 self._unseated = 0
             elif self._head is not None:
-                self._engine.bells.listen_for(self, self._head.claim.listener())
+                self._engine.bells.listen_for(self, self._head.lease.listener())
 
     def not_ours(self, rung: Sequence[bytes], refused: Waiter) -> Sequence[bytes]:
         """Drops our own bell from `rung`. If it was there, the refusal has created it again: listen again."""
@@ -806,7 +841,7 @@ class Gate:
         if not self._armed:
             self._listened_for()
         self._unseated = 0  # with each heartbeat at least, a waiter whose bell is gone again asks
-        return waiter.claim.listener()
+        return waiter.lease.listener()
 
     def listened(self, answer: int) -> None:
         """The server's answer about the waiters of this gate: a time, or why the head must ask."""

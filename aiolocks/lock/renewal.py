@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
 from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore, several
-from .clock import NEVER, dependable, milliseconds
+from .clock import NEVER, dependable, margin, milliseconds
 from .process import current_pid
 
 if TYPE_CHECKING:
     from ..transport import Script
     from .context import Context
     from .events import Events
-    from .lease import Binding, Claim, Possession
+    from .lease import Possession
     from .options import Options
     from .resumption import Resumption
 
@@ -90,10 +90,8 @@ class Renewal:
 _RENEWALS_PER_TTL: Final = 3
 _GRID: Final = 32
 """Renewals fall on a grid of ttl / 32, so that the renewals of many leases leave in one write."""
-_MARGIN: Final = 0.05
-"""Seconds before its end, at least, at which the event loop must have run."""
-_SHARE: Final = 0.05
-"""The same as a share of the ttl."""
+_ARMED_AFTER: Final = 0.05
+"""Seconds after the grant at which the server is asked to tell of a loss: a shorter hold costs no request."""
 _TOGETHER: Final = 0.01
 """Seconds in which first questions are gathered, so that they leave in one write."""
 _RETRY: Final = 0.02
@@ -121,12 +119,13 @@ class Watch:
         sent: When the granted request was sent: right before that, not when its reply came.
         ahead: Seconds by which the loop's clock is behind the one that goes on while the machine is
             suspended, as of then.
+        hears: The server tells of changes, from the first question on.
 
     Attributes:
         deadline: Loop time until which its holder may rely on it.
         doubted: Its last renewal has had no answer yet, or an error for an answer.
         guarded: The guard looks after it.
-        label, name: Of its lock, as messages call it.
+        margin: Seconds before the end at which the event loop must have run.
         renewal: The request that is under way; also a question whether it is held.
         renewal_due: Loop time of the next one.
         span: Seconds that were asked for last.
@@ -149,27 +148,31 @@ class Watch:
     stopping = False
     turn = 0
     watched: tuple[bytes, ...] = ()
-    claim: Claim
     deadline: float
-    label: str
     renewal_due: float
-    target: Binding[Any]
     watchdog: Watchdog
 
-    def __init__(self, options: Options, sent: float, ahead: float) -> None:
+    def __init__(self, options: Options, sent: float, ahead: float, *, hears: bool = False) -> None:
         self.options = options
         self.grace = options.grace
         self.ahead = ahead
         self.ttl = self.span = ttl = options.ttl
+        self.margin = options.margin
         if options.max_hold is None and options.auto_renew:  # as `holds_from`
             self.deadline = sent + options.dependable
             grid = ttl / _GRID
-            self.renewal_due = (sent + ttl / _RENEWALS_PER_TTL) // grid * grid
+            due = (sent + ttl / _RENEWALS_PER_TTL) // grid * grid
+            if hears and (ask := ((sent + _ARMED_AFTER) // _TOGETHER + 1) * _TOGETHER) < due:
+                due = ask
+            self.renewal_due = due
             return
         if options.max_hold is not None:
             self._end = sent + options.max_hold
             self.span = self.ttl_at(sent)
+            self.margin = margin(self.span)
         self.holds_from(sent, ahead)
+        if hears:
+            self.ask_by(sent + _ARMED_AFTER)
 
     def __call__(self) -> Possession | None:
         """Its possession; None: it has ended, or no code refers to the possession any more."""
@@ -179,13 +182,6 @@ class Watch:
         """After its end: another possession may have it."""
         self._changed = self.guarded = False
         self.watched = ()
-
-    def _collected(self, _: object) -> None:
-        self.watchdog.collected(self)
-
-    @property
-    def name(self) -> str:
-        return self.target.name
 
     # -- until when: arithmetic, and nothing else
 
@@ -233,11 +229,6 @@ class Watch:
         end = self.deadline if self.stopping else self.deadline - self.grace
         return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
 
-    @property
-    def margin(self) -> float:
-        """Seconds before the end at which the event loop must have run."""
-        return min(max(_MARGIN, _SHARE * self.span), self.span / 4)
-
     def ttl_at(self, sent: float) -> float:
         """The ttl to ask for at that time: never past `max_hold`."""
         if self._end == NEVER:
@@ -247,6 +238,7 @@ class Watch:
     def asks(self, now: float) -> float:
         """The ttl that a request of that time asks for."""
         self.span = ttl = self.ttl_at(now)
+        self.margin = margin(ttl)
         return ttl
 
     def next_look(self, asked: float) -> float:
@@ -284,6 +276,7 @@ class Watch:
         self.deadline = other.deadline
         self.renewal_due = other.renewal_due
         self.span = other.span
+        self.margin = other.margin
 
     def try_again_soon(self, now: float) -> None:
         """A renewal failed: soon again, at first."""
@@ -294,6 +287,7 @@ class Watch:
         """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
         self.ttl = ttl
         self.span = self.ttl_at(now)
+        self.margin = margin(self.span)
         self.deadline = min(self.deadline, now + dependable(self.span))
         self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
         if self.options.auto_renew and not self.at_limit:
@@ -337,10 +331,14 @@ class Watch:
 
     def end(self) -> None:
         """Nothing more is sent for the lease, nor heard of it."""
+        watchdog = self.watchdog
         if self.watched:
-            self.watchdog.tracked.disarm(self, self.watched)
+            watchdog.tracked.disarm(self, self.watched)
         self._of = None
-        self.watchdog.forget(self)
+        self.turn = 0  # as `Watchdog.forget`
+        watchdog.watches.discard(self)
+        if not watchdog.watches:
+            watchdog.forget(self)
         if self.renewal is not None:
             self.drop_renewal()
 
@@ -391,7 +389,9 @@ class Watch:
     def renewal_now(self, possession: Possession, *, hears: bool) -> Request[Kept]:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
         ttl = self.asks(possession.engine.now())
-        return self.claim.renew(milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed)
+        return possession.claim.renew(
+            milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed
+        )
 
     def remade(self, possession: Possession) -> Callable[[], Request[Kept]] | None:
         """Makes it when it is written: its ttl must not reach past `max_hold`, however long it has waited."""
@@ -443,7 +443,7 @@ class Watch:
         self._ask_owned(possession, hears=True)
 
     def _ask_owned(self, possession: Possession, *, hears: bool) -> None:
-        owned = self.claim.owned(watch=self._listens(hears=hears))
+        owned = possession.claim.owned(watch=self._listens(hears=hears))
         self._send(Renewal(possession, self, owned, renews=False))
 
     def drop_renewal(self) -> None:
@@ -920,10 +920,7 @@ class Watchdog:
         watch: Watch | None = possession.watch
         if watch is None:
             watch = possession.watch = possession.term
-            watch._of = weakref.ref(possession, watch._collected)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
-            watch.claim = possession.claim
-            watch.label = possession.label
-            watch.target = possession.target
+            watch._of = weakref.ref(possession)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
             watch.watchdog = self
             self.watches.add(watch)
         self._turn = watch.turn = turn = self._turn + 1
@@ -945,24 +942,27 @@ class Watchdog:
             self._heap.clear()  # but the timer stays: the next lease is about to need one
             self._entered = 0
 
-    def collected(self, watch: Watch) -> None:
-        """Its possession was collected: no code refers to the lease any more."""
+    def collected(self, possession: Possession) -> None:
+        """No code refers to the lease any more."""
+        watch = possession.watch
         if watch not in self.watches:
             return
+        label, name = possession.label, possession.name
         # May run in any thread: only the loop's own changes the session.
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._abandon, watch, context=empty_context())
+            gone = functools.partial(possession.gate.holder_vanished, possession.token)
+            told = functools.partial(self._events.abandoned, label.lower(), name, context=possession.context)
+            self._loop.call_soon_threadsafe(self._abandon, watch, gone, told, context=empty_context())
         what = (
-            f"a lease of {watch.label} {watch.name!r} was never released: enter it with `async with`, or "
-            "call release()"
+            f"a lease of {label} {name!r} was never released: enter it with `async with`, or call release()"
         )
         warnings.warn(what, ResourceWarning, stacklevel=3)
 
-    def _abandon(self, watch: Watch) -> None:
+    def _abandon(self, watch: Watch, gone: Callable[[], None], told: Callable[[], None]) -> None:
         if watch in self.watches:
             self.forget(watch)
-            watch.target.gate.holder_vanished(watch.claim)
-            self._events.abandoned(watch.label.lower(), watch.name, context=watch.claim.context)
+            gone()
+            told()
 
     def watch_all(
         self, possessions: Iterable[Possession], *, again: Request[list[Any]] | None, hears: bool

@@ -40,17 +40,14 @@ import math
 from collections.abc import Iterable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
-from weakref import ref
 
 from .._tasks import empty_context
 from ..transport import Granted, Kept, KeptSteps, Released, Request, clocks, locks_release, slot_of
-from .lease import RELEASED, Binding, Claim, End, Possession, Releasing
+from .lease import AGAIN, RELEASED, Binding, Claim, End, Possession, Releasing
 from .process import current_pid
 from .renewal import Watch
-from .waiter import Attempt, FirstAsk, Waiter
 
 if TYPE_CHECKING:
-    from .._holders import HolderInfo
     from ..transport import Answer
     from .events import Events
     from .lease import Lease
@@ -176,9 +173,10 @@ class Keep:
         """Another session has asked for it."""
         now = self._loop.time()
         tenure.habit.recalled(now, tenure.hits)
-        claim = tenure.claim
+        holder = tenure.term()
+        context = None if holder is None else holder.context
         held_for = now - tenure.granted_at
-        self._events.recalled(tenure.kind, tenure.name, claim.number, held_for, context=claim.context)
+        self._events.recalled(tenure.kind, tenure.name, tenure.claim.number, held_for, context=context)
 
     def unheard(self, way: str) -> None:
         """Nothing can be kept, for the server does not track keys for this session. Said once."""
@@ -263,14 +261,17 @@ class KeptClaim(Claim):
         tenure: The one that it may begin, or has begun, until that is over.
     """
 
-    __slots__ = ("first", "number", "tenure")
-
     first: int
     number: int
     tenure: Tenure | None
 
+    def __init__(self, target: Binding[Any]) -> None:
+        self.commands = target.resource.commands
+        self.token = target.engine.token()
+        self.metadata = target.engine.describe(target.user_json, target.beside)
+
     def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
-        self._ttl_ms = ttl_ms
+        self.ttl_ms = ttl_ms
         tenure, numbers = self.tenure, 0
         if tenure is not None and tenure.keeps:
             tenure.track()
@@ -285,13 +286,13 @@ class KeptClaim(Claim):
         return cast("KeptSteps", self.commands)
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
-        return self.steps.let_go(self.token, self._ttl_ms, self.number, ring=ring, leave=leave)
+        return self.steps.let_go(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
 
-    def end(self, *, ring: bool = True) -> Request[Released]:
+    def ending(self, *, ring: bool = True) -> Request[Released]:
         return self.release(ring=ring)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
-        self._ttl_ms = ttl_ms
+        self.ttl_ms = ttl_ms
         tenure = self.tenure
         if tenure is None:
             return super().renew(ttl_ms, watch=watch, changed=changed)
@@ -418,8 +419,8 @@ class Tenure:
         elif self.state is TenureState.USED:
             self._answer()
 
-    def become_waiter(self) -> None:
-        """As of a `FirstAsk` in a gate: another task comes."""
+    def another_comes(self) -> None:
+        """The gate: another task comes, and it is idle."""
         self.end()
 
     def _answer(self) -> None:
@@ -430,20 +431,19 @@ class Tenure:
 
     # -- its holders
 
-    def begin(self, target: Binding[Any], grant: Granted) -> CachedPossession:
-        """Granted, and it may be kept: for its first holder."""
+    def begin(self, grant: Granted) -> Watch:
+        """Granted, and it may be kept: for its first holder. Returns its times."""
         assert self.state is TenureState.ASKING, self.state
-        options = target.options
         claim = self.claim
         claim.first = claim.number = grant.fencing_token
         self._last = claim.first + self.numbers - 1
         sent, ahead = self.engine.timed(grant.sent, grant.sent_steady)
         self.granted_at = sent
-        self.term = Watch(options, sent, ahead)
+        self.term = Watch(self._options, sent, ahead)
         self.state = TenureState.USED
         if not self.engine.hears:
             self.keeps = False
-        return CachedPossession(target, self, sent, hit=False)
+        return self.term
 
     def watched(self) -> None:
         """Its holder is looked after. If it was asked for meanwhile, this is the moment to answer."""
@@ -467,7 +467,7 @@ class Tenure:
         options = target.options
         return (options is self._options or _alike(options, self._options)) and self.lasts
 
-    def taken(self, target: Binding[Any]) -> CachedPossession | None:
+    def taken(self, target: Binding[Any]) -> KeptPossession | None:
         """A hit: the lease for a task that asks now; None, and it is over, if it cannot serve it."""
         if not self.serves(target):
             self.end()
@@ -479,13 +479,12 @@ class Tenure:
         self.state = TenureState.USED
         claim = self.claim
         claim.number += 1
-        claim.context = copy_context()
         self.hits += 1
         kept.run += 1
         kept.counters.cache_hits += 1
-        possession = CachedPossession(target, self, engine.now(), hit=True)
-        engine.watchdog.watch(possession)
-        self.gate.here.entrust(claim, ref(possession))
+        possession = KeptPossession(target, claim)
+        possession.handed_on(self, engine.now())
+        self.gate.here.add(possession)
         return possession
 
     def handed(self) -> Granted:
@@ -495,7 +494,7 @@ class Tenure:
         self.engine.kept.counters.cache_hits += 1
         return Granted(self.claim.number, 0)
 
-    def keep(self, possession: CachedPossession) -> bool:
+    def keep(self, possession: KeptPossession) -> bool:
         """Its holder lets go: whether it stays, with the next waiter of the session, or idle."""
         term, engine, gate = self.term, self.engine, self.gate
         watch, now = possession.watch, engine.now()
@@ -513,7 +512,7 @@ class Tenure:
             self.over()
             return False
         possession.passed_on(now)
-        gate.here.remove(self.claim)
+        gate.here.remove(self.claim.token)
         if following is not None:
             following.given(self.handed(), self.claim)
             return True
@@ -576,59 +575,118 @@ def _alike(one: Options, other: Options) -> bool:
     )
 
 
-class NotedPossession(Possession):
-    """The possession of a lock with a `cache`. Its end is noted: a use soon after it may begin a tenure."""
-
-    habit: Habit
-
-    def _end(self, end: End) -> None:
-        self.habit.used_at = self.engine.now()
-        super()._end(end)
-
-
 @final
-class CachedPossession(NotedPossession):
-    """A possession of a tenure; they have one term, one after the other.
+class KeptPossession(Possession):
+    """The lease of a lock with a `cache`: of a tenure, which it may begin, or a lease like any other.
+
+    Holders of one tenure have its claim and its times, one after the other. The end of a lease is noted: a
+    use soon after it may begin a tenure.
 
     Invariant: a lease that was released sends nothing any more, for its token may be another holder's.
 
+    Args:
+        kept: The claim of a tenure; None: it is asked for as any other lease.
+
     Attributes:
-        cached: It came without a request.
+        tenure: That it is of, from the grant on.
     """
 
-    shares_token = True
-    tenure: Tenure
+    habit: Habit
+    tenure: Tenure | None = None
 
-    def __init__(self, target: Binding[Any], tenure: Tenure, now: float, *, hit: bool) -> None:
-        self.cached = hit
-        self.claim = tenure.claim
+    def __init__(self, target: Binding[Any], kept: KeptClaim | None = None) -> None:
+        self._kept = kept
+        if kept is None:
+            super().__init__(target)
+            return
+        self.target = target
         self.engine = target.engine
+        self.commands = kept.commands
+        self.token = kept.token
+        self.context = copy_context()
+
+    @property
+    def claim(self) -> Claim:
+        return self if self._kept is None else self._kept
+
+    @property
+    def shares_token(self) -> bool:
+        return self.tenure is not None
+
+    @property
+    def given(self) -> int:
+        return 0 if self._kept is None else self._kept.given
+
+    def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
+        if self._kept is None:
+            return super().acquire(ttl_ms, standing)
+        return self._kept.acquire(ttl_ms, standing)
+
+    def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
+        if self._kept is None:
+            return super().release(ring=ring, leave=leave)
+        return self._kept.release(ring=ring, leave=leave)
+
+    def ending(self, *, ring: bool = True) -> Request[Released]:
+        return super().ending(ring=ring) if self._kept is None else self._kept.ending(ring=ring)
+
+    def had(self, claim: Claim) -> None:
+        if claim is not self.claim:  # handed on, by a tenure of the session
+            self.dropped()
+            self._kept, self.token = cast("KeptClaim", claim), claim.token
+
+    def dropped(self) -> None:
+        if self._kept is not None and self._kept.tenure is not None:
+            self._kept.tenure.over()
+
+    def hold(self, grant: Granted) -> bool:
+        tenure = None if self._kept is None else self._kept.tenure
+        if tenure is not None:
+            if tenure.state is not TenureState.ASKING:
+                if not tenure.lasts:
+                    return False
+                self.handed_on(tenure, grant.sent)
+                return True
+            if grant.room:
+                self._hold_of(tenure, tenure.begin(grant), tenure.granted_at)
+                return True
+            tenure.over()
+        self.habit = self.engine.kept.habit(self.name)
+        return super().hold(grant)
+
+    def handed_on(self, tenure: Tenure, now: float) -> None:
+        """It comes without a request, from a tenure of its session."""
+        self.cached = True
+        self._hold_of(tenure, tenure.term, now)
+
+    def _hold_of(self, tenure: Tenure, term: Watch, now: float) -> None:
         self.fencing_token = tenure.claim.number
-        self.gate = tenure.gate
         self.granted_at = now
         self.habit = tenure.habit
-        self.label = target.label
-        self.name = target.name
-        self.target = target
         self.tenure = tenure
-        self.term = tenure.term
+        self.term = term
+        self.engine.watchdog.watch(self)
 
     @property
     def granted_us(self) -> int:
+        if self.tenure is None:
+            return super().granted_us
         since = self.granted_at - self.tenure.granted_at
         return self.tenure.claim.first + round(since * 1e6)
 
     @property
     def number_in_key(self) -> int:
-        return self.tenure.claim.first
+        return super().number_in_key if self.tenure is None else self.tenure.claim.first
 
-    def begin_release(self) -> bool:
-        if self.end is None and not self._letting_go and self.tenure.keep(self):
-            return False
+    def begin_release(self) -> asyncio.Future[None] | None:
+        tenure = self.tenure
+        if tenure is not None and self.end is None and not self._letting_go and tenure.keep(self):
+            return None
         return super().begin_release()
 
     def send_release(self) -> None:
-        self.tenure.over()
+        if self.tenure is not None:
+            self.tenure.over()
         super().send_release()
 
     def passed_on(self, now: float) -> None:
@@ -639,10 +697,12 @@ class CachedPossession(NotedPossession):
         self.leave_watch()
         self.term.lies_idle()
         self.engine.events.released(self, now - self.granted_at)
-        self.claim.context = None
+        self.context = None
 
     def _end(self, end: End) -> None:
-        self.tenure.over()
+        if self.tenure is not None:
+            self.tenure.over()
+        self.habit.used_at = self.engine.now()
         super()._end(end)
 
 
@@ -661,9 +721,15 @@ class KeptBinding(Binding[LeaseT]):
 
     __slots__ = ()
 
-    async def _attempt(
-        self, blocking_timeout: float | None, *, once: bool, by_force: bool = False
-    ) -> LeaseT | None:
+    async def acquire(
+        self,
+        blocking_timeout: float | None,
+        *,
+        once: bool = False,
+        by_force: bool = False,
+        wish: Possession | None = None,
+        whole: float | None = None,
+    ) -> LeaseT:
         assert not by_force, "a lock with a cache refuses that"
         engine, gate, kept = self.engine, self.gate, self.engine.kept
         deadline = None if blocking_timeout is None else engine.now() + blocking_timeout
@@ -681,56 +747,26 @@ class KeptBinding(Binding[LeaseT]):
             left = blocking_timeout
             if deadline is not None:  # in milliseconds, because messages tell of it
                 left = min(blocking_timeout or 0.0, round(max(0.0, deadline - engine.now()) + 0.0005, 3))
-            acquisition = await self._asked(left, once=once)
-            grant = acquisition.grant
-            if grant is None:
-                self._not_had(acquisition, blocking_timeout)
-                return None
-            if engine.closing:
-                raise self._had_too_late(acquisition)
-            possession = self._possession(acquisition.claim, grant)
-            if possession is not None:
-                waited = acquisition.answered_at - acquisition.started
-                return self._leased(possession, grant, waited, acquisition.holders)
-            acquisition.leave()  # its time passed before its task had its turn: asked for again
+            asked = self._wish(once=once or blocking_timeout == 0)
+            lease = await super().acquire(left, once=once, wish=asked, whole=blocking_timeout)
+            if lease is AGAIN:  # its time passed before its task had its turn
+                continue
+            if asked.tenure is not None:
+                asked.tenure.watched()
+            return lease
 
-    async def _asked(self, blocking_timeout: float | None, *, once: bool) -> Attempt | FirstAsk | Waiter:
-        """Asks the server, or waits for what a task of this session lets go of: the acquire, ended."""
-        idle = self.gate.idle
-        # A single try beside a holder of this session is refused.
-        claim = (self._kept_claim() if idle or not once else None) or self._claim(self.engine.token(), 0)
-        acquisition: Attempt | FirstAsk | Waiter | None = None
-        try:
-            if not once and idle:
-                acquisition = FirstAsk(self, claim, blocking_timeout)
-            else:
-                acquisition = (Attempt if once else Waiter)(self, claim, blocking_timeout)
-                acquisition.start()  # which a listener may end
-            await acquisition.done
-        except BaseException:
-            if acquisition is None:
-                raise
-            acquisition = acquisition.waiter or acquisition
-            acquisition.leave()
-            _dropped(claim)
-            self._tell_not_had(acquisition, "cancelled")
-            raise
-        acquisition = acquisition.waiter or acquisition
-        if acquisition.grant is None or acquisition.claim is not claim:
-            _dropped(claim)
-        if acquisition.grant is None and isinstance(acquisition, Attempt) and acquisition.owner_asked:
-            return await self._answer_of_owner(claim)
-        return acquisition
-
-    def _kept_claim(self) -> Claim | None:
-        """A claim that may begin a tenure, where that pays; None: a claim like any other.
+    def _wish(self, *, once: bool) -> KeptPossession:
+        """A lease that may begin a tenure, where that pays; else one like any other.
 
         A tenure pays for a name that is used again within `cache` seconds, and was not recalled too often. A
         name that is used once would gain nothing: another session that uses it next would have to ask for it,
         and it would be blocked for a ttl if this process died meanwhile. A waiter behind tasks of its own
-        session begins the tenure when its turn comes, and hands it on to the next waiter.
+        session begins the tenure when its turn comes, and hands it on to the next waiter. A single try beside
+        a holder of this session is refused.
         """
         engine, gate = self.engine, self.gate
+        if once and not gate.idle:
+            return KeptPossession(self)
         habit, now = engine.kept.habit(self.name), engine.now()
         if (
             now - habit.used_at > self.options.cache
@@ -739,49 +775,11 @@ class KeptBinding(Binding[LeaseT]):
             or gate.kept is not None
             or not gate.alone
         ):
-            return None
+            return KeptPossession(self)
         if not engine.hears or engine.way != "tracking":
             if engine.way not in ("", "tracking"):
                 engine.kept.unheard(engine.way)
-            return None
-        described = engine.describe(self._user_json, self._beside)
-        claim = KeptClaim(
-            self.resource.commands,
-            engine.token(),
-            described,
-            self.options.first_ttl_ms,
-            context=copy_context(),
-        )
+            return KeptPossession(self)
+        claim = KeptClaim(self)
         Tenure(self, claim, habit)
-        return claim
-
-    def _possession(self, claim: Claim, grant: Granted) -> Possession | None:
-        """What was granted; None where too little time is left, as of a lease that was handed on."""
-        if isinstance(claim, KeptClaim) and (tenure := claim.tenure) is not None:
-            if tenure.state is TenureState.ASKING:
-                if grant.room:
-                    return tenure.begin(self, grant)
-                tenure.over()
-            elif tenure.lasts:
-                return CachedPossession(self, tenure, grant.sent, hit=True)
-            else:
-                return None
-        possession = NotedPossession(self, claim, grant.fencing_token, grant.sent, grant.sent_steady)
-        possession.habit = self.engine.kept.habit(self.name)
-        return possession
-
-    def _leased(
-        self, possession: Possession, answer: Granted, waited: float, holders: tuple[HolderInfo, ...]
-    ) -> LeaseT:
-        self.engine.watchdog.watch(possession)
-        self.gate.here.entrust(possession.claim, ref(possession))
-        if isinstance(possession, CachedPossession):
-            possession.tenure.watched()
-        self.engine.events.acquired(possession, waited, holders)
-        return self._lease_type(self, possession, answer)
-
-
-def _dropped(claim: Claim) -> None:
-    """Nothing was granted for it, or that is undone."""
-    if isinstance(claim, KeptClaim) and claim.tenure is not None:
-        claim.tenure.over()
+        return KeptPossession(self, claim)

@@ -11,7 +11,7 @@ import enum
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Final, Literal, final
 
 from .._tasks import empty_context
 from ..errors import BackendError, DeadlockError, LockError, LockTimeoutError
@@ -30,7 +30,6 @@ from ..transport import (
     Granted,
     Proof,
     Request,
-    clocks,
     ignore,
     too_soon,
 )
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from ..transport import Answer, Refused
     from .blocks import Inside
     from .context import Context
-    from .lease import Binding, Claim, Possession
+    from .lease import Claim, Possession
     from .queue import Gate
 
 
@@ -77,7 +76,7 @@ class Acknowledgement:
     def __init__(
         self,
         engine: Context,
-        claim: Claim,
+        lease: Possession,
         replicas: int,
         *,
         what: str,
@@ -94,7 +93,7 @@ class Acknowledgement:
         self._until = until
         self._on_end = on_end
         too_few = None if waits else self._too_few
-        self._proof = Proof(claim.owned(), replicas, self._proved, self._failed, too_few)
+        self._proof = Proof(lease.owned(), replicas, self._proved, self._failed, too_few)
         self._timer: asyncio.TimerHandle = engine.loop.call_at(until, self._too_late, context=empty_context())
         if elsewhere:
             self._cannot_say()
@@ -230,39 +229,33 @@ class Naps:
 
 
 def own_in_the_way(
-    claim: Claim, gate: Gate, inside: Inside[Possession], refusal: Refused | None, *, lasting: bool
+    lease: Possession, gate: Gate, inside: Inside[Possession], refusal: Refused | None, *, lasting: bool
 ) -> Possession | None:
-    """A possession of the waiting task itself that excludes the claim, or None.
+    """A possession of the waiting task itself that excludes the lease, or None.
 
     `inside`: the leases that the task has entered; with `lasting`, a lease that ends by itself does not
     count. `refusal` is the last one of the claim itself; that of its gate is as good, and may be newer.
     """
-    own = [one for one in held(inside, lasting=lasting) if one.claim.owner != claim.owner]
+    own = [one for one in held(inside, lasting=lasting) if one.claim.owner != lease.owner]
     for possession in own:
-        if gate.here.closed and possession.claim in gate.here:
+        if gate.here.closed and possession.claim.token in gate.here:
             return possession
     newest = gate.refusal or refusal
-    if newest is None or not claim.excluded_by([possession.claim for possession in own], newest):
+    if newest is None or not lease.excluded_by([possession.claim for possession in own], newest):
         return None
     return own[-1]
 
 
 def holders(
-    kind: str, claim: Claim, gate: Gate, refusal: Refused | None, now: float
+    kind: str, lease: Possession, gate: Gate, refusal: Refused | None, now: float
 ) -> tuple[HolderInfo, ...]:
-    """The holders that the claim waits for: a task of this session, or the last refusal's holders."""
+    """The holders that the lease waits for: a task of this session, or the last refusal's holders."""
     from .holders import held_here, told_by  # noqa: PLC0415 - only where a wait is long or fails
 
     here, newest = gate.here, gate.refusal or refusal
-    if here.closed and here.first is not None:
-        return (held_here(here.first, here.possession, now),)
-    return () if newest is None else told_by(kind, claim, newest, now)
-
-
-def _give_back(target: Binding[Any], claim: Claim) -> None:
-    """Its task was cancelled, or the session closed, as the grant came."""
-    target.engine.undo(claim, target.options.first_ttl)
-    target.gate.holder_vanished(claim)
+    if here.closed and (holder := here.lease) is not None:
+        return (held_here(holder, now),)
+    return () if newest is None else told_by(kind, lease, newest, now)
 
 
 class Acquiring(ABC):
@@ -272,9 +265,11 @@ class Acquiring(ABC):
     - while it asks, exactly one request is under way, or one grant waits for replicas; else there is neither;
     - once it has ended without a grant that was handed over, the server has been told to undo whatever
       it may have granted, in order behind the request;
-    - `done` is resolved exactly once, at the end: with a grant, an error, or neither, which means: refused.
+    - the `done` of its lease is resolved exactly once, at the end: with a grant, an error, or neither, which
+      means: refused.
 
     Args:
+        lease: For which it asks.
         blocking_timeout: Seconds after which its caller gives up, as messages tell; None: it does not.
     """
 
@@ -295,16 +290,16 @@ class Acquiring(ABC):
     holders: tuple[HolderInfo, ...] = ()  # in the way when the wait began, if a listener wants them
     needless = False  # there is nothing to acquire, as the server says
     stage = Stage.QUEUED
-    waiter = None  # only a `FirstAsk` gets one
 
-    def __init__(self, target: Binding[Any], claim: Claim, blocking_timeout: float | None) -> None:
-        self._engine = engine = target.engine
+    def __init__(self, lease: Possession, blocking_timeout: float | None) -> None:
+        self.target = target = lease.target
+        self._engine = target.engine
         self._gate = target.gate
         self._timeout = blocking_timeout
-        self.claim = claim
-        self.started = engine.now()
-        self.target = target
-        self.done: asyncio.Future[None] = engine.loop.create_future()
+        self._done = lease.done
+        self.lease = lease
+        self.context = lease.context
+        self.started = lease.started
 
     @property
     def inside(self) -> Inside[Possession]:
@@ -324,7 +319,7 @@ class Acquiring(ABC):
             self._withdraw()
         elif self.grant is not None:
             self.grant = None
-            _give_back(self.target, self.claim)
+            self.lease.undo()
 
     def end_with(self, error: LockError) -> None:
         """The session: this wait is over."""
@@ -346,7 +341,7 @@ class Acquiring(ABC):
         assert self._acknowledgement is None, "a grant waits for replicas"
         self.stage = Stage.ASKING
         self._standing = standing
-        self._call = self.claim.acquire(self.target.options.first_ttl_ms, standing).ask(
+        self._call = self.lease.acquire(self.target.options.first_ttl_ms, standing).ask(
             self._answered,
             self._failed,
             until=self._ask_until(),
@@ -359,6 +354,7 @@ class Acquiring(ABC):
     def _answered(self, answer: Answer) -> None:
         call, self._call = self._call, None
         assert call is not None
+        call.on_reply = call.on_fault = ignore  # a round of a quorum knows it for longer
         engine, options = self._engine, self.target.options
         now = engine.now()
         self.answered_at = now
@@ -376,7 +372,7 @@ class Acquiring(ABC):
         grant = answer
         if engine.elapsed((call.sent, call.sent_steady)) >= options.dependable:
             # Its time was over before the reply arrived: given back.
-            engine.undo(self.claim, options.first_ttl)
+            engine.undo(self.lease, options.first_ttl)
             self._came_late(call, now)
         elif options.replicas:
             self._await_replicas(grant, elsewhere=call.elsewhere)
@@ -386,6 +382,7 @@ class Acquiring(ABC):
     def _failed(self, fault: Fault) -> None:
         call, self._call = self._call, None
         assert call is not None
+        call.on_reply = call.on_fault = ignore  # as above
         # A foreign value may have stopped the script in the midst of its work.
         if call.unconfirmed or (fault.unknown and call.written) or fault.foreign:
             self._maybe_executed = True
@@ -417,7 +414,7 @@ class Acquiring(ABC):
         self._end()
         # Whether its request has told other processes of what a task of this session has let go of.
         carried = self._standing & OWING != 0
-        self._gate.granted(self.claim, grant, now, carried=carried)
+        self._gate.granted(self.lease, grant, now, carried=carried)
 
     def _await_replicas(self, grant: Granted, *, elsewhere: bool) -> None:
         """A grant of the master counts when enough replicas have it too."""
@@ -425,7 +422,7 @@ class Acquiring(ABC):
         patience = self._engine.now() + self._engine.settings.command_timeout
         self._acknowledgement = Acknowledgement(
             self._engine,
-            self.claim,
+            self.lease,
             self.target.options.replicas,
             what=str(self.target),
             sent=grant.sent,
@@ -452,10 +449,10 @@ class Acquiring(ABC):
     def _own_in_the_way(self, *, lasting: bool = False) -> Possession | None:
         if not self._inside:
             return None
-        return own_in_the_way(self.claim, self._gate, self._inside, self._refusal, lasting=lasting)
+        return own_in_the_way(self.lease, self._gate, self._inside, self._refusal, lasting=lasting)
 
     def _holders(self, now: float) -> tuple[HolderInfo, ...]:
-        return holders(self.target.kind, self.claim, self._gate, self._refusal, now)
+        return holders(self.target.kind, self.lease, self._gate, self._refusal, now)
 
     def _deadlock(self) -> DeadlockError | None:
         """If the waiting task itself holds what is in the way, and for as long as it waits."""
@@ -468,7 +465,7 @@ class Acquiring(ABC):
         """Tells of it, and names the holders."""
         now = self._engine.now()
         self._engine.events.timed_out(
-            self.target.kind, self.target.name, now - self.started, context=self.claim.context
+            self.target.kind, self.target.name, now - self.started, context=self.context
         )
         refusal, since = self._refusal or self._gate.refusal, self._gate.silent_since
         silent = 0.0 if since is None or self._gate.here.closed else now - since
@@ -482,13 +479,13 @@ class Acquiring(ABC):
             holders=self._holders(now),
             by_itself=self._own_in_the_way() is not None,
             endless=self._endless(),
-            kept=refusal is not None and self.claim.commands.kept(refusal),
+            kept=refusal is not None and self.lease.commands.kept(refusal),
             silent=silent if silent >= SILENCE else 0.0,
         )
 
     def _endless(self) -> str:
         """That what is in the way has lost its ttl, and what frees it; empty where it has not."""
-        return self.claim.endless(self._refusal or self._gate.refusal, self._engine.settings.prefix)
+        return self.lease.endless(self._refusal or self._gate.refusal, self._engine.settings.prefix)
 
     # -- the end
 
@@ -502,7 +499,7 @@ class Acquiring(ABC):
     def _withdraw(self) -> None:
         """Ends it without a grant; undoes a request that may have been executed, after all that was sent."""
         if self._end_unanswered():
-            self._engine.undo(self.claim, self.target.options.first_ttl)
+            self._engine.undo(self.lease, self.target.options.first_ttl)
 
     def _end_unanswered(self) -> bool:
         """Ends it; whether the server may execute, or may have executed, a request without an answer."""
@@ -524,8 +521,8 @@ class Acquiring(ABC):
             self._acknowledgement.cancel()
             self._acknowledgement = None
         self._engine.waiting.pop(self, None)
-        if not self.done.done():
-            self.done.set_result(None)
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
 
 
 @final
@@ -545,7 +542,7 @@ class Attempt(Acquiring):
     def start(self) -> None:
         super().start()
         kept = self._gate.kept
-        if kept is not None and kept.claim is not self.claim:
+        if kept is not None and kept.claim is not self.lease.claim:
             kept.pass_by()
         self._ask()
 
@@ -589,105 +586,6 @@ class Attempt(Acquiring):
 
     def __repr__(self) -> str:
         return f"<Attempt at {self.target} {self.stage.name}>"
-
-
-@final
-class FirstAsk:
-    """An acquire whose first request is under way, where no task of its session waits or excludes it.
-
-    Most acquires are no more than this. Anything but a plain grant (in time, of a request that was written
-    once, without bells or replicas) makes a `Waiter` of it, in the same step: a refusal, a fault, another
-    acquire that comes or gets in, the end of its task or of the session.
-
-    Invariant: its request has one reader, which is this object or, from then on, its waiter. Both have the
-    same claim and the same future.
-
-    Args:
-        blocking_timeout: As of `Acquiring`. It needs no timer: the transport ends its request then.
-    """
-
-    grant: Granted | None = None
-    holders = ()
-    stage = Stage.ASKING
-    waiter: Waiter | None = None  # that has taken over
-
-    def __init__(self, target: Binding[Any], claim: Claim, blocking_timeout: float | None) -> None:
-        engine, gate, options = target.engine, target.gate, target.options
-        loop = engine.loop
-        self._gate = gate
-        self._timeout = blocking_timeout
-        self.claim = claim
-        self.target = target
-        self.done: asyncio.Future[None] = loop.create_future()
-        self.inside: Inside[Possession] = engine.entered.by(asyncio.current_task(loop))
-        self.started = started = engine.now()
-        self.standing = standing = gate.first_standing
-        call = claim.acquire(options.first_ttl_ms, standing)
-        # As `Request.ask`.
-        call.on_reply = self._answered
-        call.on_fault = self._failed
-        call.until = started + (options.ttl if blocking_timeout is None else blocking_timeout)
-        call.on_late = engine.wake_own
-        self.call: Request[Answer] | None = call
-        engine.waiting[self] = None
-        gate.asking = self
-        if not gate.contended_bell:
-            engine.send(call)
-        else:
-            engine.bells.ask_and_listen(call, gate)
-
-    def leave(self) -> None:
-        """As of `Acquiring`."""
-        if self.grant is None:
-            self.become_waiter().leave()
-        else:
-            self.grant = None
-            _give_back(self.target, self.claim)
-
-    def end_with(self, error: LockError) -> None:
-        """As of `Acquiring`."""
-        self.become_waiter().end_with(error)
-
-    def become_waiter(self) -> Waiter:
-        """It goes on as a waiter, the head of its gate, which reads the answer to its request."""
-        assert self.waiter is None, "it is one already"
-        waiter = self.waiter = Waiter(self.target, self.claim, self._timeout)
-        waiter.take_over(self)
-        return waiter
-
-    def _answered(self, answer: Answer) -> None:
-        call, options, engine = self.call, self.target.options, self.target.engine
-        assert call is not None
-        now = engine.now()
-        if (
-            type(answer) is not Granted
-            or answer.rung
-            or call.unconfirmed
-            or options.replicas
-            or now - call.sent >= options.dependable
-            or clocks.steady() - call.sent_steady >= options.dependable
-        ):
-            self.become_waiter()  # in doubt, the waiter decides: it is what the request calls back now
-            call.on_reply(answer)
-            return
-        self.call = None
-        self.answered_at = now
-        answer.sent = call.sent
-        answer.sent_steady = call.sent_steady
-        self.grant = answer
-        del engine.waiting[self]
-        self._gate.first_ask_granted(self.claim, answer.others, now)
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def _failed(self, fault: Fault) -> None:
-        call = self.call
-        assert call is not None
-        self.become_waiter()
-        call.on_fault(fault)
-
-    def __repr__(self) -> str:
-        return f"<FirstAsk for {self.target}>"
 
 
 _ANSWERED_WITHIN: Final = 0.1
@@ -770,7 +668,7 @@ class Waiter(Acquiring):
     def given(self, answer: Granted, claim: Claim) -> None:
         """The gate: it has the lease that its session keeps, without a request."""
         now, steady = self._engine.mark()
-        claim.context, self.claim = self.claim.context, claim
+        self.lease.had(claim)
         self.answered_at = now
         answer.sent, answer.sent_steady = now, steady
         self._have(answer, now)
@@ -782,17 +680,13 @@ class Waiter(Acquiring):
                 self._deadline, self._out_of_time, context=empty_context()
             )
 
-    def take_over(self, first: FirstAsk) -> None:
-        """Goes on with the request of an acquire that was no waiter so far."""
-        call = first.call
-        assert call is not None, "its request was answered"
-        first.call = None
-        self.done, self.started, self._inside = first.done, first.started, first.inside
-        self._call, self._standing, self.stage = call, first.standing, Stage.ASKING
+    def take_over(self, lease: Possession) -> None:
+        """Goes on with the first request of a lease, which was asked for without a waiter so far."""
+        call, self._standing, self._timeout = lease.promoted()
+        self._inside = lease.inside
+        self._call, self.stage = call, Stage.ASKING
         call.on_reply, call.on_fault = self._answered, self._failed
-        del self._engine.waiting[first]
         self._engine.waiting[self] = None
-        self._gate.first_ask_waits(self, since=self.started)
         self._limit()
 
     def _wait_behind(self) -> None:
@@ -894,7 +788,7 @@ class Waiter(Acquiring):
         if refusal.lasting and not self._warned:
             self._warned = True
             self._engine.events.stuck(
-                self.target.kind, self.target.name, refusal.detail, context=self.claim.context
+                self.target.kind, self.target.name, refusal.detail, context=self.context
             )
         self.suspect()
         self._go_on(call, now, until=until)
@@ -947,7 +841,7 @@ class Waiter(Acquiring):
             self._fault = fault  # an answer of the server weighs more than its silence now
         if self._maybe_executed:
             self._gate.take_place()
-        if fault.passing:
+        if fault.passing and self.lease.commands.hasty is None:
             self._sleep()
         else:
             self._give_up(fault.error)
@@ -957,7 +851,7 @@ class Waiter(Acquiring):
             self._told = True
             self._note_holders()
             self._engine.events.waiting(
-                self.target.kind, self.target.name, self.holders, context=self.claim.context
+                self.target.kind, self.target.name, self.holders, context=self.context
             )
             if self._inside:
                 self._engine.entangled(self)
@@ -974,9 +868,7 @@ class Waiter(Acquiring):
             # Without a grant or an error its task has left.
             how = how_it_ended(None if self.grant is not None else self.error or asyncio.CancelledError())
         seconds = self._engine.now() - self.started
-        self._engine.events.waited(
-            self.target.kind, self.target.name, seconds, how, context=self.claim.context
-        )
+        self._engine.events.waited(self.target.kind, self.target.name, seconds, how, context=self.context)
 
     # -- the end
 
@@ -991,7 +883,7 @@ class Waiter(Acquiring):
         if executed or last or own_seat:
             ttl = self.target.options.first_ttl
             of_use = gate.place_of_use(ttl) if last else ttl
-            self._engine.undo(self.claim, of_use, leave=last)
+            self._engine.undo(self.lease, of_use, leave=last)
         if last:
             gate.others_told()
         gate.waiter_left(self)
@@ -1014,6 +906,8 @@ class Waiter(Acquiring):
     # -- the end of its patience
 
     def _ask_until(self) -> float:
+        if (hasty := self.lease.commands.hasty) is not None:
+            return self._engine.now() + hasty
         return self._silence_ends() if self._deadline is None else self._deadline
 
     def _silence_ends(self) -> float:
@@ -1094,7 +988,7 @@ class Waiter(Acquiring):
                 now - self.started,
                 in_words(holders) if holders else "",
                 self._endless(),
-                context=self.claim.context,
+                context=self.context,
                 more=len(self._engine.waiting) > 1,
             )
 

@@ -13,9 +13,11 @@
 -- - value is a hash: last (the last number that was given), done (the last number of the last batch that was acknowledged),
 --   upto (the last number of the last batch that was begun), batch and attempt (of that batch), started (when it was begun, ms),
 --   acked (fencing token of the last run that has ended a batch), late (that of the last one that has failed by being late),
---   known (for how long a put is known at least, ms: the longest that anybody has asked for), waiting (how many items wait or are being run), woken (if
---   not all who waited were woken when a batch was acknowledged last, the place in the queue of the last of them; else 0. It
---   is no time: where the clock was set back, who came since would have waited since before, and all would wake each other);
+--   known (for how long a put is known at least, ms: the longest that any session has asked for), waiting (how many items
+--   wait or are being run), woken (if not all waiters for the batch that was acknowledged last were woken, the number of its
+--   last item; else 0);
+-- - a waiter has a place in the queue that is not above the number of the first item for which it waits: so the end of a batch
+--   wakes all waiters for its answers, and few of the waiters for a later batch. A worker has its time of arrival;
 -- - an item is above done until its batch is acknowledged by the run that holds the key, or held it last, and no longer. Items up to done are
 --   garbage, of which each step removes some: no step takes long. If no others are there, they go at once;
 -- - a batch that was begun has the same items in each attempt, and after the death of its runner;
@@ -85,6 +87,18 @@ local function note(ms, ...)
   keep(value, math.max(ms, redis.call('PTTL', items)))
 end
 
+-- Leaves answers. ARGV from `at` on, for each of them: its first item, its last one, tag, payload.
+local function leave_answers(at)
+  local added = {}
+  for i = at, #ARGV, 4 do
+    added[#added + 1] = ARGV[i + 1]
+    added[#added + 1] = ARGV[i] .. ':' .. whole(NOW) .. ':' .. ARGV[i + 2] .. ':' .. ARGV[i + 3]
+  end
+  if #added == 0 then return end
+  redis.call('ZADD', answers, unpack(added))
+  keep(answers, 2 * LINGER)
+end
+
 --# combiner_hand_out
 -- Functions that begin a batch, and hand it out in pieces.
 
@@ -135,71 +149,87 @@ local function piece(after)
   return told
 end
 
---# combiner_put
--- Leaves items. Sent again with its token, it leaves none.
---
--- KEYS  as in combiners; 5 puts   6 queue   7 idle
--- ARGV  1 token   2 how many may wait at most   3 for how long an item is kept, ms   4 for how long a put is known, ms
---       5 how many are known at most   6 retention, ms, and then for each item: flag, payload
--- Returns {number of the first item, how many were taken, how many wait, bells rung…}; the numbers follow each other
+--# combiner_puts
+-- A function that leaves items: for combiner_put, and for an asker that brings items.
 --
 -- Invariants:
 -- - puts is a sorted set with two entries for each put: its token by the number of its first item, and 'token.' by the
 --   number after its last one. It is trimmed by time: numbers are times. No put is forgotten sooner: where too many are
 --   known, one more is refused;
--- - no item is taken beyond `most waiting`, and those before it are;
--- - the bell of a waiter is rung if there is no run: it may be a worker that waits for work.
-local puts, queue, idle, token = KEYS[5], KEYS[6], KEYS[7], ARGV[1]
-number_in(queue)
-local known_first = redis.call('ZSCORE', puts, token)
-local _, waiting = counts()
-if known_first then
-  return {whole(known_first), redis.call('ZSCORE', puts, token .. '.') - known_first, waiting}
+-- - no item is taken beyond `most waiting`, and those before it are.
+
+-- Leaves the items of a put. Said again with its token, it leaves none.
+-- ARGV from `at` on: how many may wait at most, for how long an item is kept, ms, for how long a put is known, ms, how many
+-- are known at most, and then for each item: flag, payload.
+-- Returns the number of the first item, how many were taken, how many wait, and whether they were left only now. The numbers
+-- follow each other.
+local function leave_items(token, puts, idle, retention, at)
+  local known_first = redis.call('ZSCORE', puts, token)
+  local _, waiting = counts()
+  if known_first then
+    return whole(known_first), redis.call('ZSCORE', puts, token .. '.') - known_first, waiting
+  end
+  local newest = redis.call('ZRANGE', items, -1, -1, 'WITHSCORES')[2] or 0
+  local first = math.max(MICROSECONDS, last + 1, done + 1, newest + 1)
+  local taken = math.min((#ARGV - at - 3) / 2, tonumber(ARGV[at]) - waiting)
+  if taken < 1 then return '0', 0, waiting end
+  local known = math.max(ARGV[at + 2], found[9] or 0)
+  local over = MICROSECONDS - known * 1000
+  if redis.call('ZCOUNT', puts, above(over), '+inf') >= 2 * ARGV[at + 3] then error('CROWDED ' .. ARGV[at + 3], 0) end
+  sweep()
+  local added, until_ms = {}, whole(NOW + ARGV[at + 1])
+  for i = 0, taken - 1 do
+    local number, flag, payload = whole(first + i), ARGV[at + 4 + 2 * i], ARGV[at + 5 + 2 * i]
+    added[2 * i + 1], added[2 * i + 2] = number, number .. ':' .. until_ms .. ':' .. flag .. ':' .. payload
+  end
+  redis.call('ZADD', items, unpack(added))
+  keep(items, ARGV[at + 1] + SLACK)
+  redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(over))
+  redis.call('ZADD', puts, whole(first), token, whole(first + taken), token .. '.')
+  redis.call('PEXPIRE', puts, known)
+  last = first + taken - 1
+  note(tonumber(retention), 'known', known)
+  redis.call('DEL', idle)
+  return whole(first), taken, waiting + taken, true
 end
-local newest = redis.call('ZRANGE', items, -1, -1, 'WITHSCORES')[2] or 0
-local first = math.max(MICROSECONDS, last + 1, done + 1, newest + 1)
-local taken = math.min((#ARGV - 6) / 2, tonumber(ARGV[2]) - waiting)
-if taken < 1 then return {'0', 0, waiting} end
-local known = math.max(ARGV[4], found[9] or 0)
-local over = MICROSECONDS - known * 1000
-if redis.call('ZCOUNT', puts, above(over), '+inf') >= 2 * ARGV[5] then error('CROWDED ' .. ARGV[5], 0) end
-sweep()
-local added, until_ms = {}, whole(NOW + ARGV[3])
-for i = 0, taken - 1 do
-  local number = whole(first + i)
-  added[2 * i + 1], added[2 * i + 2] = number, number .. ':' .. until_ms .. ':' .. ARGV[7 + 2 * i] .. ':' .. ARGV[8 + 2 * i]
-end
-redis.call('ZADD', items, unpack(added))
-keep(items, ARGV[3] + SLACK)
-redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(over))
-redis.call('ZADD', puts, whole(first), token, whole(first + taken), token .. '.')
-redis.call('PEXPIRE', puts, known)
-last = first + taken - 1
-note(tonumber(ARGV[6]), 'known', known)
-redis.call('DEL', idle)
-return {whole(first), taken, waiting + taken, redis.call('EXISTS', run) == 0 and wake(queue) or nil}
+
+--# combiner_put
+-- Leaves items. Sent again with its token, it leaves none.
+--
+-- KEYS  as in combiners; 5 puts   6 queue   7 idle
+-- ARGV  1 token   2 retention, ms, and then as in combiner_puts
+-- Returns {number of the first item, how many were taken, how many wait, bells rung…}
+--
+-- Invariant: the bell of a waiter is rung if there is no run: it may be a worker that waits for work.
+number_in(KEYS[6])
+local first, taken, waiting, left = leave_items(ARGV[1], KEYS[5], KEYS[7], ARGV[2], 3)
+return {first, taken, waiting, left and redis.call('EXISTS', run) == 0 and wake(KEYS[6]) or nil}
 
 --# combiner_acquire
 -- Takes the run, with the first items of its batch; or tells the answers that the asker waits for; or seats the asker.
--- Sent again with the token that already has the run, it is the same grant with a new ttl.
+-- Sent again with the token that already has the run, it is the same grant with a new ttl. An asker may bring items: then
+-- they are left first.
 --
--- KEYS  as in combiners; 5 fence   6 queue   7 idle   8 bell (only if the asker will wait)
+-- KEYS  as in combiners; 5 fence   6 queue   7 idle   8 bell (only if the asker will wait)   9 puts (only if it brings items)
 -- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 flags: t only in turn, w will wait if
 --       refused, q may have a bell, l leaves the queue   6 how many items a batch has at most   7 window, ms
 --       8 the most that windows last, one after the other, ms; 0: there is one   9 the items that the asker waits for:
 --       'first-last' of each row, one after the other   10 for how long a worker without work is silent, ms
+--       11 token of the put, if it brings items, and then as in combiner_puts
 -- Returns {1, fencing token, how many others wait in the queue, ms until the batch begins, {as piece in combiner_hand_out},
 --          bells rung…}
 --      or {0, remaining ms of the run (-2: another waiter is first), bells rung…[, own bell]}
 --      or {2, the number up to which all answers are told for which it asks, {first item, last item, tag, payload…}, {first, last… of rows that
 --          the server does not know}, bells rung…}
+-- If items were brought, {number of the first item, how many were taken, how many wait, one of these}; the asker waits for
+-- these items, too. If none were taken, it is told nothing.
 --
 -- Invariants:
 -- - an asker that is told something has left the queue;
--- - nobody is told the answer of a batch that is not acknowledged;
+-- - no asker is told the answer of a batch that is not acknowledged;
 -- - a run is granted only if there is something to run, and no answer is left of one that was not acknowledged;
--- - an asker that was woken wakes those who have waited since before the end for which it was, however many they are; and
---   the first waiter, if it leaves a run that it could have had.
+-- - an asker that was woken wakes the waiters for the batch whose end has woken it, however many they are; and the first
+--   waiter, if it leaves a run that it could have had.
 local fence, queue, idle, bell = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local token, ttl, retention, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
 local most, window, within = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -220,10 +250,24 @@ local function wake_others()
   return rung
 end
 
-local function refuse(remaining)
+local rows, brought = ARGV[9], nil
+
+local function reply_with(reply)
+  if not brought then return reply end
+  brought[4] = reply
+  return brought
+end
+
+local function refuse(remaining, rung)
   local reply = {0, remaining, unpack(wake_others())}
+  reply[#reply + 1] = rung
+  local lowest = string.match(rows, '^%d+')
+  if lowest and has(flags, 'w') then
+    pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes
+    pcall(redis.call, 'ZADD', queue, 'NX', lowest, bell)
+  end
   reply[#reply + 1] = enqueue_in_each({queue}, bell, flags)
-  return reply
+  return reply_with(reply)
 end
 
 -- With when the batch begins, and its first items if that is now.
@@ -233,21 +277,30 @@ local function grant(minted, others)
     begin(most, retention)
     first = piece(0)
   end
-  return {1, minted, others - leave(), wait, first, unpack(wake_others())}
+  return reply_with({1, minted, others - leave(), wait, first, unpack(wake_others())})
 end
 
 local held = redis.call('GET', run)
 local others = number_in(queue)
+if not held_by(token, held) then known(run, held) end
+if ARGV[11] then
+  brought = {leave_items(ARGV[11], KEYS[9], idle, retention, 12)}
+  if brought[2] == 0 then
+    leave()
+    return reply_with({2, '0', {}, {}})
+  end
+  rows = rows .. ' ' .. brought[1] .. '-' .. whole(brought[1] + brought[2] - 1)
+  rows = string.gsub(rows, '^ ', '')
+end
 if held_by(token, held) then
   redis.call('PEXPIRE', run, ttl)
   keep(fence, retention)
   return grant(minted_in(held), others)
 end
-known(run, held)
 
 local told, missing, bytes, settled = {}, {}, 0, done
 local covered, newest = 0, 0
-for first, ends in string.gmatch(ARGV[9], '(%d+)-(%d+)') do
+for first, ends in string.gmatch(rows, '(%d+)-(%d+)') do
   first, ends = tonumber(first), tonumber(ends)
   newest = ends
   local at, until_done = math.max(first, covered + 1), math.min(ends, done)
@@ -271,17 +324,20 @@ for first, ends in string.gmatch(ARGV[9], '(%d+)-(%d+)') do
     missing[#missing + 1], missing[#missing + 2] = whole(first), whole(ends)
   end
 end
-local lowest = tonumber(string.match(ARGV[9], '^%d+') or math.huge)
+local lowest = tonumber(string.match(rows, '^%d+') or math.huge)
 if lowest <= done or #missing > 0 then
   leave()
   local rung = wake_others()
   if not held and #rung == 0 and due(most, window, within) then rung[1] = wake(queue) end
-  return {2, whole(math.min(settled, newest)), told, missing, unpack(rung)}
+  return reply_with({2, whole(math.min(settled, newest)), told, missing, unpack(rung)})
 end
 
 if held then return refuse(redis.call('PTTL', run)) end
 local first = redis.call('ZRANGE', queue, 0, 0)[1]
-if has(flags, 't') and first and first ~= bell then return refuse(-2) end
+if has(flags, 't') and first and first ~= bell then
+  -- The first may be a worker that waits for work. If its bell was rung already, it is about to ask.
+  return refuse(-2, brought and redis.call('EXISTS', first) == 1 and wake(queue) or nil)
+end
 if not due(most, window, within) then
   local refused = refuse(tonumber(ARGV[10]))
   if has(flags, 'w') then redis.call('SET', idle, '', 'PX', ARGV[10]) end
@@ -313,7 +369,7 @@ return {0, piece(tonumber(ARGV[6]))}
 -- Leaves some answers of a batch, of which nobody is told before it is acknowledged. Sent again, it does the same.
 --
 -- KEYS  as in combiners; 5 fence
--- ARGV  1 token   2 fencing token   3… for each answer: its first item, its last one, tag, payload
+-- ARGV  1 token   2 fencing token, and then for each answer: its first item, its last one, tag, payload
 -- Returns 1, or 0 when the token does not have the run, and another run has begun
 --
 -- Invariant: the first write is one that a server allows that is out of memory: a run that was done is not done again for
@@ -321,22 +377,17 @@ return {0, piece(tonumber(ARGV[6]))}
 if not ran_last(ARGV[1], ARGV[2], KEYS[5]) then return 0 end
 keep(answers, 2 * LINGER)  -- allowed out of memory; then so are later writes
 sweep()
-local added = {}
-for i = 3, #ARGV, 4 do
-  added[#added + 1] = ARGV[i + 1]
-  added[#added + 1] = ARGV[i] .. ':' .. whole(NOW) .. ':' .. ARGV[i + 2] .. ':' .. ARGV[i + 3]
-end
-redis.call('ZADD', answers, unpack(added))
-keep(answers, 2 * LINGER)
+leave_answers(3)
 return 1
 
 --# combiner_ack
--- Ends the run of the token: its batch is done, and all who wait are woken for the answers; or it has failed, and its items
--- stay for another attempt. Sent again after it was done, it is the same success.
+-- Ends the run of the token: its batch is done, its waiters are woken for the answers, and one more waiter for the next run;
+-- or it has failed, and its items stay for another attempt. Sent again after it was done, it is the same success.
 --
 -- KEYS  as in combiners; 5 fence   6 queue
 -- ARGV  1 token   2 fencing token   3 retention of the fence, ms   4 number of the last item of the batch
---       5 how it has ended: 'f' failed, 'd' done   6 its lease has ended by its own fault ('1')
+--       5 how it has ended: 'f' failed, 'd' done   6 its lease has ended by its own fault ('1'), and then the last answers,
+--       as in combiner_answer
 -- Returns {1 when ended, 0 when the token does not have the run, and another run has begun, bells rung…}
 --
 -- Invariants:
@@ -356,6 +407,7 @@ if not is_last then
 end
 redis.call('DEL', run)
 redis.call('PEXPIRE', KEYS[5], ARGV[3])
+leave_answers(7)
 if ARGV[5] == 'f' then
   note(tonumber(ARGV[3]), 'attempt', attempt + 1, 'acked', ARGV[2])
   return {1, wake(queue)}
@@ -365,7 +417,8 @@ last = math.max(last, done)
 local _, waiting = counts()
 if waiting == 0 then redis.call('UNLINK', items) end
 sweep()
-local rung = wake_upto(queue, '+inf')
-local last_place = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
-note(tonumber(ARGV[3]), 'done', whole(done), 'acked', ARGV[2], 'woken', whole(last_place))
+local rung = wake_upto(queue, whole(done))
+local woken = redis.call('ZCOUNT', queue, '-inf', whole(done)) > 0 and whole(done) or 0
+if waiting > 0 then rung[#rung + 1] = wake(queue) end
+note(tonumber(ARGV[3]), 'done', whole(done), 'acked', ARGV[2], 'woken', woken)
 return {1, unpack(rung)}

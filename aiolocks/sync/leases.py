@@ -257,8 +257,10 @@ async def _ended(
     try:
         if entered:
             await lease.__aexit__(None, None, None)
-        else:
+        elif how:
             await lease.release(**how)
+        else:
+            await lease.let_go()
     finally:
         _end_watch(lease, watch)
 

@@ -275,10 +275,11 @@ class Multiplexed(asyncio.Protocol):
             self._queue.append(call)
             self.go_on()
             return
-        if call.final and self._ready and call.script not in self._told_of:
+        if call.final and not (self._ready and call.script in self._told_of):
             # The process may end before the server could say that it does not know the script.
-            self._told_of.add(call.script)
             call.as_eval, call.plain = True, False
+            if self._ready:
+                self._told_of.add(call.script)
         if self._ready and not self._queue and not corked and (at_once or not self._inflight):
             # An idle connection: no turn of the loop for the sake of a batch of one.
             self._write((call,))
@@ -500,6 +501,7 @@ class Multiplexed(asyncio.Protocol):
             self.send(call)
             return
         if call.script is not None and self._redirected(call, error):
+            self._told_of.discard(call.script)
             return
         fault = faults.refused(error, call.keys)
         if fault.demoted:

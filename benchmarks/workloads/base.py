@@ -27,6 +27,7 @@ class Workload(ABC):
         figures: The measures; the first is the one that is drawn.
         targets: The targets.
         patience: Seconds after which a contender is given up.
+        limit: Seconds after which the workload is given up, on a server.
         core_apart: Whether the server has a core of its own: for what is made of single round trips.
         once: Whether there is one round, and none before it that is thrown away.
         usual_rounds: How often a contender is measured where nothing else was asked for.
@@ -41,6 +42,7 @@ class Workload(ABC):
     figures: Sequence[Figure]
     targets: Sequence[Target]
     patience: ClassVar[float] = 60.0
+    limit: ClassVar[float] = 300.0
     core_apart: ClassVar[bool] = False
     once: ClassVar[bool] = False
     usual_rounds: ClassVar[int] = ROUNDS

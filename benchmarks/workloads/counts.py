@@ -62,6 +62,7 @@ class Counts(Workload):
     )
     targets = ()
     once = True  # counts are steady, and each case warms up by itself
+    limit = 900.0
     one_server = "it is the client that is counted"
 
     @property

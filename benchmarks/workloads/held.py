@@ -37,7 +37,7 @@ class Held(Workload):
         Figure("resident", "KiB a lease, resident (RSS)", 2),
         Figure("tasks", "tasks more than none"),
     )
-    patience = 900.0
+    patience = 180.0
     once = True  # its processes are fresh
 
     targets = (

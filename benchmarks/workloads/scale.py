@@ -33,7 +33,7 @@ _EACH = 10
 
 class _Scale(Workload):
     name = "scale"
-    patience = 3600.0
+    patience = limit = 1800.0
     one_server = "the world has a server of its own, and in the other case it is the client that is looked at"
     once = True  # the world has a seed, memory is steady, and processes are fresh
 

@@ -51,7 +51,7 @@ class Servers(Workload):
         Figure("waiters", "longest request, 1 000 waiters: ms", 2),
         Figure("table", "longest request, both, full tracking table: ms", 2),
     )
-    patience = 900.0
+    patience = 240.0
     once = True  # it has runs of its own
     targets = (
         at_most(1.0, "leases", "10 000 leases: ≤ 1 ms"),

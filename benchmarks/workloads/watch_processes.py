@@ -56,12 +56,13 @@ class LockOrWatchByProcesses(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """As many processes as there are in the largest group."""
-        changes = self.settings.size(5 * _PROCESSES[-1], _PROCESSES[-1])
+        processes = _PROCESSES[:2] if self.settings.quick else _PROCESSES
+        changes = 5 * processes[-1]
         watched: dict[str, float] = {}
-        async with Crew(address, _PROCESSES[-1], loop=self.settings.loop) as crew:
+        async with Crew(address, processes[-1], loop=self.settings.loop) as crew:
 
             async def measure(contender: str) -> Sample:
-                groups = (1,) if contender == FLOOR else _PROCESSES
+                groups = (1,) if contender == FLOOR else processes
                 rates: dict[str, float] = {}
                 for number in groups:
                     each = changes // number if contender != FLOOR else changes // 8
@@ -71,17 +72,17 @@ class LockOrWatchByProcesses(Workload):
                             "changes": each if place < number else 0,
                             "inside": self._inside,
                         }
-                        for place in range(_PROCESSES[-1])
+                        for place in range(processes[-1])
                     ]
                     ended = await crew.together(change, arguments)
                     rates[str(number)] = number * each / max(ended)
                 if contender == FLOOR:
-                    return Sample({str(number): rates["1"] for number in _PROCESSES})
+                    return Sample({str(number): rates["1"] for number in processes})
                 if contender == WATCH:
                     watched.update(rates)
                     return Sample(dict(rates))
                 return Sample(
-                    {**rates, "crossing": crossing(rates, watched, _PROCESSES)} if watched else rates
+                    {**rates, "crossing": crossing(rates, watched, processes)} if watched else rates
                 )
 
             yield measure

@@ -53,10 +53,18 @@ from tests.support.thinning import only
 from tests.support.waiting import eventually
 
 SHARED = ("forms", "bells", "fence", "locks", "combiners")
-PUT = step("combiner_put", *SHARED)
+PUT = step("combiner_put", *SHARED, "combiner_puts")
+ACQUIRE = step("combiner_acquire", *SHARED, "combiner_puts", "combiner_hand_out", "seats")
 ACK = step("combiner_ack", *SHARED)
 
 pytestmark = pytest.mark.leaves_keys("aiolocks:combiner*", "shop:combiner*")
+
+
+async def left(redis: Redis, items: int) -> None:
+    """Waits until the server has so many items that wait, or are being run."""
+    async with asyncio.timeout(10):
+        while await redis.zcard("aiolocks:combiner.items:{a}") < items:
+            await asyncio.sleep(0.005)
 
 
 class Unusual(BaseException):
@@ -879,7 +887,7 @@ async def test_a_caller_is_not_told_that_a_lost_item_was_done(redis: Redis, conn
         while not await redis.exists("aiolocks:combiner:{a}"):
             await asyncio.sleep(0.001)
         lost = begin(there.submit(2, done.each))
-        await eventually(lambda: other.statistics().waiters == 1)
+        await left(redis, 2)
         await redis.zremrangebyrank("aiolocks:combiner.items:{a}", 1, 1)
         later = begin(here.submit(3, done.each))
         assert await asyncio.gather(first, later) == ["1!", "3!"]
@@ -951,7 +959,7 @@ async def test_nothing_stays_of_items_that_are_done(session: Session, redis: Red
 # -- many sessions -------------------------------------------------------------------------------------------
 
 
-async def test_each_of_many_sessions_is_woken_for_its_answer(connect: Connect) -> None:
+async def test_each_of_many_sessions_is_woken_for_its_answer(redis: Redis, connect: Connect) -> None:
     """Each run waits for the answer of the caller before it: no answer waits for the end of a later run."""
     many = 40
     answered = [asyncio.Event() for _ in range(many)]
@@ -982,7 +990,7 @@ async def test_each_of_many_sessions_is_woken_for_its_answer(connect: Connect) -
         tasks: list[asyncio.Task[None]] = []
         for number, session in enumerate(sessions[1:], start=1):
             tasks.append(begin(submit(session, number)))
-            await eventually(lambda: session.statistics().waiters == 1)  # noqa: B023 - it is awaited
+            await left(redis, number + 1)
         everybody.set()
         await asyncio.gather(*tasks)
         worker.cancel()
@@ -993,7 +1001,7 @@ async def test_each_of_many_sessions_is_woken_for_its_answer(connect: Connect) -
 # -- the network ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("request_of", [PUT, ACK], ids=["put", "ack"])
+@pytest.mark.parametrize("request_of", [PUT, ACQUIRE, ACK], ids=["put", "acquire", "ack"])
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_lost_reply_changes_nothing(
     client: Redis, through: Proxy, request_of: Any, times: int
@@ -1001,10 +1009,13 @@ async def test_a_lost_reply_changes_nothing(
     done, combiner = Runs(), Combiner(client, "a")
     assert await combiner.submit(0, done.each) == "0!"
     lost = [through.reset_after(request_of, nth=nth + 1) for nth in range(times)]
-    assert await combiner.submit(1, done.each) == "1!"
+    if request_of is PUT:
+        await combiner.leave(1)
+    else:
+        assert await combiner.submit(1, done.each) == "1!"
     assert all(event.is_set() for event in lost)
     assert await combiner.submit(2, done.each) == "2!"
-    assert done.batches == [[0], [1], [2]]
+    assert done.batches == ([[0], [1, 2]] if request_of is PUT else [[0], [1], [2]])
 
 
 async def test_an_outage_of_the_server_loses_nothing(own_server: OwnServer, connect: Connect) -> None:
@@ -1034,7 +1045,7 @@ async def test_a_batch_is_run_once_on_a_server_that_is_out_of_memory(
         first = begin(Combiner(session, "a").submit("first", done.each))
         await runs(done)
         many = [begin(Combiner(other, "a").submit(n, done.each)) for n in range(120)]
-        await eventually(lambda: other.statistics().waiters == 1)
+        await left(admin, 121)
         worker = begin(Combiner(session, "a").drain(done.each))
         done.may_end.set()
         assert await first == "first!"
@@ -1413,7 +1424,10 @@ async def test_callers_hear_of_a_put_that_failed_in_an_unforeseen_way(
     await combiner.submit(1, Runs().each)
     monkeypatch.setattr("aiolocks.kinds.combiner.Combining._put", fails)
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(combiner.submit(2, Runs().each), 5)
+        await asyncio.wait_for(combiner.leave(2), 5)
+    monkeypatch.setattr("aiolocks.kinds.combiner.Brought", lambda *_: 1 / 0)  # as the first question is made
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(combiner.submit(3, Runs().each), 5)
 
 
 async def test_an_item_that_was_not_sent_yet_is_left_also_if_a_run_fails_in_an_unforeseen_way(

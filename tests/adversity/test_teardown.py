@@ -12,7 +12,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Session, SessionClosedError
-from aiolocks.lock.waiter import Attempt, FirstAsk
+from aiolocks.lock.lease import Possession
+from aiolocks.lock.waiter import Attempt
 from tests.adversity.tools import warm
 from tests.conftest import OwnServer
 from tests.support.proxy import Proxy
@@ -302,7 +303,7 @@ async def test_a_grant_that_comes_with_the_end_of_its_session_is_given_back(
     session = Session(redis)
     async with Lock(session, "connected"):
         pass
-    kind: Any = FirstAsk if call == "acquire" else Attempt
+    kind: Any = Possession if call == "acquire" else Attempt
     engine, answered = session._engine, kind._answered
 
     def answered_at_the_end(acquisition: Any, answer: Any) -> None:

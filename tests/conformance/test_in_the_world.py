@@ -16,12 +16,22 @@ from tests.conformance import (
     test_contexts,
     test_in_the_way,
     test_loss,
+    test_unconfirmed,
 )
 from tests.conformance.conftest import CONFORMS, KEEPING, Kind, wakeup_of
 from tests.simulation import place
 from tests.support.masters import open_three
 
-MODULES = (test_acquire, test_annotate, test_at_least, test_cancel, test_contexts, test_in_the_way, test_loss)
+MODULES = (
+    test_acquire,
+    test_annotate,
+    test_at_least,
+    test_cancel,
+    test_contexts,
+    test_in_the_way,
+    test_loss,
+    test_unconfirmed,
+)
 
 
 def timed() -> Iterator[Any]:

@@ -1226,3 +1226,40 @@ async def test_a_request_finds_the_lease_that_the_last_one_has_left(
 def test_only_a_lock_is_kept_between_requests() -> None:
     with pytest.raises(TypeError, match="cache"):
         Locked("kept", cache=5, kind=FairLock)
+
+
+async def test_a_request_need_not_wait_for_the_release(
+    own_server: OwnServer, connect: Connect, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`confirm=False`: while the server is silent, a client has the whole answer, also a streamed one."""
+    server = await own_server()
+    client = connect(server)
+    app = FastAPI(lifespan=session_lifespan(client))
+    paused = 0
+
+    @app.post("/", dependencies=[Locked("it", ttl=20, confirm=False)])
+    async def handler() -> str:
+        nonlocal paused
+        server.pause()
+        paused += 1
+        return "done"
+
+    @app.post("/stream", dependencies=[Locked("it", ttl=20, confirm=False)])
+    async def stream() -> StreamingResponse:
+        async def items() -> AsyncIterator[str]:
+            nonlocal paused
+            yield "some"
+            server.pause()
+            paused += 1
+
+        return StreamingResponse(items())
+
+    async with uvicorn_serves(app) as url:
+        for number, (path, told) in enumerate((("/", '"done"'), ("/stream", "some"))):
+            answer = await http.post(f"{url}{path}")
+            assert (answer.status_code, answer.text, paused) == (200, told, number + 1)
+            server.resume()
+    async with Session(client) as session:
+        async with Lock(session, "it").acquire(blocking_timeout=10):
+            pass
+    assert "is not known to be released" not in caplog.text

@@ -11,13 +11,14 @@ from redis.asyncio import Redis
 from aiolocks import Batch, Combiner, Left
 
 FROZEN = {
-    "combiners": "4f672122802ee17e8b6796de47d2f3e6d665dd89",
+    "combiners": "591e55def59fab13c77c4d1fd09dde3275de1327",
     "combiner_hand_out": "0d2b6553dcd0f1802461475c50d8234bc3ea1f17",
-    "combiner_put": "8895431e9df064463f33dcd0028ce5d81235383f",
-    "combiner_acquire": "246dff39961b45f856f16d719bdaf134c50ea833",
+    "combiner_puts": "03e69ddf265820b39f0b35d440c3ed1d62a7c464",
+    "combiner_put": "902ff47e127b2931be4128e226dfe4ea839af5a3",
+    "combiner_acquire": "a73a94a329bfa603dad097cdee2cec38e6ac4398",
     "combiner_take": "66bea88a68237a300816e048f3670de0f2d3113c",
-    "combiner_answer": "c0f3d495ee79c8db6825a25f23ac3fcd0ab2cfb8",
-    "combiner_ack": "b9add2b3b149f531e759549ed85f7c434293d68f",
+    "combiner_answer": "3b43a7b8b0399d49204e294bccc162d2234767d4",
+    "combiner_ack": "831c6934afa41db56ad3b4a1e836ee75c0cb8005",
 }
 PUBLIC = {
     Combiner: "name of ttl submit leave drain __call__",

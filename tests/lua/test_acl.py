@@ -685,6 +685,9 @@ def test_each_kind_says_the_commands_that_it_needs_beside_those_of_a_lock(name) 
     """`aiolocks doctor` tries them out, and the table for the ACL has them."""
     kind = kinds()[name]
     by_its_scripts = [one for one in FAMILIES if kinds()[one].family is kind.family]
+    if not by_its_scripts and kind.family.acquire.words:  # another family with the same steps
+        acquire = kind.family.acquire.script
+        by_its_scripts = [one for one in FAMILIES if kinds()[one].family.acquire.script is acquire]
     if not by_its_scripts:  # what its scripts call, they call each time, or nearly so
         modules = {"fencedregister": "fenced"}
         module = sys.modules[f"aiolocks.kinds.{modules.get(name, name)}"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.combiner import Ack, Bounds, CombinerSteps, Entry, Row, Told
+from aiolocks.kinds.combiner import Ack, Bounds, Brought, CombinerSteps, Entry, Put, Row, Told
 from aiolocks.transport import WAITING, Refused
 from aiolocks.transport.request import MOST_KNOWN
 from tests.lua.mutants import checks, compiled, lines_left_out, unnoticed
@@ -41,8 +41,9 @@ class CombinerScripts(Scripts):
         if not step.startswith("combiner_"):
             return super().text(step)
         hands_out = ("combiner_hand_out",) if step in ("combiner_acquire", "combiner_take") else ()
+        puts = ("combiner_puts",) if step in ("combiner_put", "combiner_acquire") else ()
         seats = ("seats",) if step == "combiner_acquire" else ()
-        files = [*(f"shared/{name}" for name in (*SHARED, *hands_out, *seats)), step]
+        files = [*(f"shared/{name}" for name in (*SHARED, *puts, *hands_out, *seats)), step]
         return b"".join(self.mutant.get(file) or shipped(file) for file in files)
 
     async def put(
@@ -57,7 +58,7 @@ class CombinerScripts(Scripts):
     ) -> Any:
         keys = [*self.base, self.key("puts"), self.queue, self.key("idle")]
         items = [word for payload in payloads for word in ("l" if left else "w", payload)]
-        return await self.run(self.words("combiner_put", keys, token, room, keep, known, most, HOUR, *items))
+        return await self.run(self.words("combiner_put", keys, token, HOUR, room, keep, known, most, *items))
 
     async def acquire(
         self,
@@ -70,12 +71,21 @@ class CombinerScripts(Scripts):
         window: int = 0,
         within: int = 0,
         ttl: int = MINUTE,
+        brings: tuple[str, ...] = (),
+        room: int = 100,
+        known: int = MINUTE,
+        most_known: int = 1000,
     ) -> Any:
+        """`brings`: the token of a put, and its payloads."""
         keys = [*self.base, self.key("fence"), self.queue, self.key("idle")]
         keys += [self.bell(who)] if who else []
+        keys += [self.key("puts")] if brings else []
         flags = ("ql" if queued else "") + ("w" if who else "") + ("t" if in_turn else "")
         asked = " ".join(f"{first}-{last}" for first, last in rows)
         arguments = (token, ttl, HOUR, "{}", flags, most, window, within, asked, IDLE)
+        if brings:
+            items = [word for payload in brings[1:] for word in ("w", payload)]
+            arguments = (*arguments, brings[0], room, KEEP, known, most_known, *items)
         return await self.run(self.words("combiner_acquire", keys, *arguments))
 
     async def take(
@@ -91,11 +101,20 @@ class CombinerScripts(Scripts):
         return await self.run(self.words("combiner_answer", keys, token, run, *words))
 
     async def ack(
-        self, token: str, run: bytes, upto: int, *, failed: bool = False, late: bool = False
+        self,
+        token: str,
+        run: bytes,
+        upto: int,
+        *entries: tuple[int, int, str],
+        failed: bool = False,
+        late: bool = False,
     ) -> Any:
+        words = [word for a, b, payload in entries for word in (a, b, "v", payload)]
         keys = [*self.base, self.key("fence"), self.queue]
         how = "f" if failed else "d"
-        return await self.run(self.words("combiner_ack", keys, token, run, HOUR, upto, how, int(late)))
+        return await self.run(
+            self.words("combiner_ack", keys, token, run, HOUR, upto, how, int(late), *words)
+        )
 
     async def left(self, token: str, *payloads: str, **kwargs: Any) -> int:
         """The number of the first item."""
@@ -255,12 +274,10 @@ async def test_what_is_acknowledged_is_gone_and_who_waits_is_woken(combiner) -> 
     await combiner.acquire(THIRD, (later, later), who="t")
     assert await combiner.ack(OTHER, run, first + 1) == [0]
     assert await combiner.answer(ME, (first, first + 1, "done")) == 1
-    # Nobody is told before the end is acknowledged.
+    # No asker is told before the end is acknowledged.
     assert (await combiner.acquire(OTHER, (first, first + 1), who="o", queued=True))[0] == 0
-    assert sorted((await combiner.ack(ME, run, first + 1))[1:]) == sorted(
-        [combiner.bell("o"), combiner.bell("t")]
-    )
-    assert await combiner.waiting() == []
+    assert (await combiner.ack(ME, run, first + 1))[1:] == [combiner.bell("o"), combiner.bell("t")]
+    assert await combiner.waiting() == [combiner.bell("t")]  # it is first, and about to ask
     assert await combiner.ack(ME, run, first + 1) == [1]  # again
     assert not await combiner.redis.exists(combiner.run_key)
     told = await combiner.acquire(OTHER, (first, first + 1), who="o", queued=True)
@@ -587,6 +604,70 @@ async def test_no_put_is_forgotten_for_another_which_is_refused(combiner) -> Non
     await combiner.left(C, "three", most=2)
 
 
+# -- an asker that brings items ------------------------------------------------------------------------------
+
+
+async def place(combiner: CombinerScripts, who: str) -> int:
+    found = await combiner.redis.zscore(combiner.queue, combiner.bell(who))
+    return int(found)
+
+
+async def test_what_an_asker_brings_is_left_once_and_is_in_its_batch(combiner) -> None:
+    for _ in range(2):
+        first, taken, waiting, answer = await combiner.acquire(ME, who="m", brings=(A, "one", "two"))
+        assert (taken, int(waiting)) in ((2, 2), (b"2", 2))
+        assert payloads(answer[4]) == [b"one", b"two"]
+    run, upto = answer[1], int(first) + 1
+    for flags in ({}, {"queued": True}):
+        number, taken, waiting, answer = await combiner.acquire(
+            OTHER, who="o", brings=(B, "three"), room=3, **flags
+        )
+        assert (int(taken), int(waiting)) == (1, 3)
+        assert answer[0] == 0
+        assert await place(combiner, "o") == int(number) > upto
+    # It waits for the answer also if it was never told that its items were left.
+    assert await combiner.ack(ME, run, upto) == [1, combiner.bell("o")]
+    run, piece = await combiner.begin(ME)
+    assert payloads(piece) == [b"three"]
+    await combiner.ack(ME, run, int(number), (int(number), int(number), "done"))
+    *_, told = await combiner.acquire(OTHER, who="o", queued=True, brings=(B, "three"))
+    assert told == [2, number, [number, number, b"v", b"done"], []]
+    assert not await combiner.stands("o")
+
+
+async def test_an_asker_whose_items_are_not_taken_is_told_nothing_and_waits_no_more(combiner) -> None:
+    await combiner.left(A, "one")
+    await combiner.begin(ME)
+    await combiner.acquire(OTHER, who="o")
+    answer = await combiner.acquire(OTHER, who="o", queued=True, brings=(B, "two"), room=1)
+    assert answer == [b"0", 0, 1, [2, b"0", [], []]]
+    assert not await combiner.stands("o")
+    _, taken, waiting, _ = await combiner.acquire(OTHER, who="o", brings=(B, "two", "three"), room=2)
+    assert (taken, waiting) == (1, 2)
+    with pytest.raises(ResponseError, match="CROWDED 2"):
+        await combiner.acquire(OTHER, who="o", brings=(C, "four"), most_known=2)
+
+
+async def test_an_asker_that_brings_items_and_goes_behind_a_worker_wakes_it(combiner) -> None:
+    await combiner.acquire(THIRD, who="t")
+    *_, refused = await combiner.acquire(OTHER, who="o", in_turn=True, brings=(A, "one"))
+    assert refused == [0, -2, combiner.bell("t")]
+    # It is about to ask, and no other waiter is woken in its place.
+    *_, refused = await combiner.acquire(ME, who="m", in_turn=True, brings=(B, "two"))
+    assert refused == [0, -2]
+    assert (await combiner.acquire(THIRD, who="t", queued=True))[0] == 1
+
+
+async def test_the_end_of_a_batch_wakes_its_waiters_and_one_of_the_next(combiner) -> None:
+    number = await combiner.left(A, "one")
+    run, _ = await combiner.begin(ME)
+    for who, token, items in (("o", B, "two"), ("t", C, "three")):
+        await combiner.acquire(OTHER, who=who, brings=(token, items))
+    await combiner.acquire(OTHER, (number, number), who="a")
+    assert await combiner.ack(ME, run, number) == [1, combiner.bell("a"), combiner.bell("o")]
+    assert await combiner.states("a", "o", "t") == [None, None, b""]
+
+
 async def test_many_are_woken_a_few_at_a_time_and_only_for_what_has_ended(combiner) -> None:
     number = await combiner.left(A, "one")
     run, _ = await combiner.begin(ME)
@@ -612,17 +693,19 @@ async def test_many_are_woken_a_few_at_a_time_and_only_for_what_has_ended(combin
 async def test_many_are_woken_also_if_the_clock_was_set_back(combiner) -> None:
     number = await combiner.left(A, "one")
     run, _ = await combiner.begin(ME)
+    later = [number + 10**12]  # a number is no time: the clock was ahead when this item was left
+    await combiner.redis.hset(combiner.value, "last", later[0] - 1)
+    assert await combiner.left(B, "two") == later[0]
+    await combiner.acquire(THIRD, (later[0], later[0]), who="t")
     for n in range(18):
         await combiner.acquire(OTHER, (number, number), who=f"w{n:02}")
-        await combiner.redis.zadd(combiner.queue, {combiner.bell(f"w{n:02}"): 8_000_000_000_000_000 + n})
-    assert len((await combiner.ack(ME, run, number))[1:]) == 16
-    assert len((await combiner.acquire(OTHER, (number, number), who="w00", queued=True))[4:]) == 2
-    # A batch that has ended with few waiters leaves nobody to be woken.
-    number = await combiner.left(B, "two")
+    assert len((await combiner.ack(ME, run, number))[1:]) == 17
+    assert await combiner.states("t") == [b""]
+    assert len((await combiner.acquire(OTHER, (number, number), who="w00", queued=True))[4:]) == 1
+    # A batch that has ended with few waiters leaves none to be woken.
     run, _ = await combiner.begin(ME)
-    await combiner.acquire(OTHER, (number, number), who="w00")
     await combiner.redis.hset(combiner.value, "woken", 8_000_000_000_000_000)
-    assert await combiner.ack(ME, run, number) == [1, combiner.bell("w00")]
+    assert await combiner.ack(ME, run, later[0]) == [1, combiner.bell("t")]
     assert (await combiner.fields())["woken"] == "0"
 
 
@@ -766,14 +849,29 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
     put = commands.put(A, [(True, b"one"), (False, b"two")], known_ms=1)
     keys = [*combiner.base, combiner.key("puts"), combiner.queue, combiner.key("idle")]
     assert put.words(as_eval=True) == combiner.words(
-        "combiner_put", keys, A, 100, KEEP, 1, MOST_KNOWN, HOUR, "w", b"one", "l", b"two"
+        "combiner_put", keys, A, HOUR, 100, KEEP, 1, MOST_KNOWN, "w", b"one", "l", b"two"
     )
     acquire = commands.acquire(ME, MINUTE, "{}", WAITING)
     keys = [*combiner.base, combiner.key("fence"), combiner.queue, combiner.key("idle"), combiner.bell("s")]
     assert acquire.words(as_eval=True) == combiner.words(
         "combiner_acquire", keys, ME, MINUTE, HOUR, "{}", "w", 1000, 0, 0, "5-7 9-9", IDLE
     )
+    puts: list[Put] = []
+    commands.brought = Brought(A, [(True, b"one"), (False, b"two")], 1, puts.append)
+    bringing = commands.acquire(ME, MINUTE, "{}", WAITING)
+    assert bringing.words(as_eval=True) == combiner.words(
+        "combiner_acquire",
+        [*keys, combiner.key("puts")],
+        *(ME, MINUTE, HOUR, "{}", "w", 1000, 0, 0, "5-7 9-9", IDLE),
+        *(A, 100, KEEP, 1, MOST_KNOWN, "w", b"one", "l", b"two"),
+    )
     assert put.parse(await combiner.put(A, "one", "two")).taken == 2
+    await combiner.redis.set(combiner.run_key, f"{THIRD}:1:", px=MINUTE)
+    refused = bringing.parse(await combiner.acquire(ME, who="s", brings=(A, "one", "two")))
+    assert isinstance(refused, Refused)
+    assert [put.taken for put in puts] == [2]
+    assert commands.brought is None
+    await combiner.redis.delete(combiner.run_key)
     gone = acquire.parse(await combiner.acquire(ME, (5, 7), (9, 9), who="s"))
     assert isinstance(gone, Refused)
     assert isinstance(gone.error, Told)
@@ -791,11 +889,11 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
     assert commands.answer(ME, run, [entry]).words(as_eval=True) == combiner.words(
         "combiner_answer", [*combiner.base, combiner.key("fence")], ME, str(run), "5", "7", "v", b"r"
     )
-    commands.leave(Ack(ME, run, piece.upto, failed=False, late=True))
+    commands.leave(Ack(ME, run, piece.upto, failed=False, late=True, answers=[entry]))
     ack = commands.release(ME, MINUTE)
     keys = [*combiner.base, combiner.key("fence"), combiner.queue]
     assert ack.words(as_eval=True) == combiner.words(
-        "combiner_ack", keys, ME, str(run), HOUR, str(piece.upto), "d", 1
+        "combiner_ack", keys, ME, str(run), HOUR, str(piece.upto), "d", 1, "5", "7", "v", b"r"
     )
     assert commands.release(OTHER, MINUTE).script.name == "lock_release"
 
@@ -810,6 +908,7 @@ STEPS = {
     "combiner_answer": "combiner_answer",
     "combiner_ack": "combiner_ack",
     "shared/combiners": "combiner_acquire",
+    "shared/combiner_puts": "combiner_acquire",
     "shared/combiner_hand_out": "combiner_acquire",
 }
 UNLESS = (

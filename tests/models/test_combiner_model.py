@@ -280,9 +280,13 @@ async def test_the_scripts_do_what_the_model_does(redis: Any, prefix: str, seed:
 
 
 BROKEN = [
-    ("combiner_put", "if known_first then", "if false then"),
-    ("combiner_put", ">= 2 * ARGV[5] then", ">= math.huge then"),
-    ("combiner_put", "redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(over))", "redis.call('DEL', puts)"),
+    ("shared/combiner_puts", "if known_first then", "if false then"),
+    ("shared/combiner_puts", ">= 2 * ARGV[at + 3] then", ">= math.huge then"),
+    (
+        "shared/combiner_puts",
+        "redis.call('ZREMRANGEBYSCORE', puts, '-inf', whole(over))",
+        "redis.call('DEL', puts)",
+    ),
     ("combiner_ack", "if found[7] == ARGV[2] then return {1} end", ""),
     ("combiner_ack", "if ARGV[6] == '1' and", "if false and"),
     ("combiner_ack", "and found[10] ~= ARGV[2]", ""),

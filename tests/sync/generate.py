@@ -121,6 +121,7 @@ LEASE_OF: Final = {"ReentrantLock": "ReentrantLease"}
 LEFT_OUT: Final = {
     ("Lease", "acquired_by"),
     ("Lease", "enter"),
+    ("Lease", "let_go"),
     ("Session", "aclose"),
     ("Session", "from_url"),
     ("Session", "of"),

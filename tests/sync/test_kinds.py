@@ -604,3 +604,30 @@ def test_the_time_to_wait_has_a_name(locks: Session) -> None:
         locks.lock("it").acquire(5)  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match=r"the lease that acquire\(\) gives has it"):
         _ = locks.lock("it").release  # type: ignore[attr-defined]
+
+
+def test_the_end_of_a_block_may_go_on_without_the_answer(locks: Session, redis: Redis, kind: str) -> None:
+    """`confirm=False`: while the server answers no release, a thread leaves its block; `release()` waits."""
+    of_kind = {
+        "lock": lambda: locks.lock("it", confirm=False),
+        "fairlock": lambda: locks.fairlock("it", confirm=False),
+        "reentrantlock": lambda: locks.reentrantlock("it", confirm=False),
+        "multilock": lambda: locks.multilock(["it", "other"], confirm=False),
+        "semaphore": lambda: locks.semaphore("it", 1, confirm=False),
+        "limits": lambda: locks.limits("it", {"all": 1}, confirm=False),
+        "rwlock": lambda: locks.rwlock("it", confirm=False).writer,
+        "rangelock": lambda: locks.rangelock("it", confirm=False).writer(1, 2),
+    }
+    lock: Lock[Any] = of_kind[kind]()
+    with lock as lease:
+        redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+    try:
+        assert lease.state is not LeaseState.RELEASED
+        assert lease.remaining() == 0
+    finally:
+        redis.execute_command("CLIENT", "UNPAUSE")
+    assert lease.wait_released()
+    assert lease.state is LeaseState.RELEASED
+    lease = lock.acquire()
+    lease.release()
+    assert lease.state is LeaseState.RELEASED

@@ -1277,7 +1277,7 @@ async def test_repr_tells_where_it_stands(make_session, transport) -> None:
     task = waiting(session)
     call = await transport.asked("acquire")
     (first,) = session._engine.waiting
-    assert repr(first) == "<FirstAsk for Lock 'name'>"
+    assert repr(first) == "<Possession of Lock 'name' ASKING>"
 
     refuse(call)
     await turns()

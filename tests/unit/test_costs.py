@@ -110,6 +110,13 @@ hundredth.
 """
 HIT = (1_380, 40)
 """Bytecodes and calls of an acquire that a session serves from what it keeps (`cache=`), and its release."""
+SHARED = {
+    "`Combiner.submit`": (5_480, 218, 2),
+    "`SingleFlight.do`": (4_900, 184, 2),
+    "`UniqueJob.run`": (3_960, 130, 2),
+    "`UniqueJob.run`, all wait": (3_250, 112, 2),
+}
+"""Bytecodes, calls and requests of a use of which no other session wants anything."""
 FILES = 17
 """Of the package, those that an acquire and release of a `Lock` runs through."""
 
@@ -161,6 +168,62 @@ asyncio.run(main())
     assert 20 < frames <= HIT[1]
     if BYTECODES:
         assert 500 < bytecodes <= HIT[0]
+
+
+def test_work_that_sessions_share_costs_no_more_than_its_ceiling() -> None:
+    program = """
+import asyncio, json, benchmarks.counted as counted
+from aiolocks import Combiner, Session, SingleFlight, UniqueJob
+from aiolocks.testing import EmbeddedServer
+
+async def run(batch):
+    return len(batch.items)
+
+async def value():
+    return 1
+
+async def job(**options):
+    async with options.pop("of").run(**options):
+        pass
+
+async def main():
+    found = {}
+    async with EmbeddedServer() as server, server.client() as client, Session(client) as session:
+        combiner, flight, unique = Combiner(session, "a"), SingleFlight(session), UniqueJob(session, "a")
+        uses = {
+            "`Combiner.submit`": lambda: combiner.submit(1, run),
+            "`SingleFlight.do`": lambda: flight.do("a", value),
+            "`UniqueJob.run`": lambda: job(of=unique),
+            "`UniqueJob.run`, all wait": lambda: job(of=unique, waiting=None),
+        }
+        for name, use in uses.items():
+            for _ in range(5):
+                await use()
+            with counted.counting_code():
+                await use()
+            sent = session.statistics().commands_sent
+            with counted.counting_code() as code:
+                for _ in range(10):
+                    await use()
+                    while session._engine.in_progress:  # its tasks end a moment later
+                        await asyncio.sleep(0)
+            found[name] = [code.bytecodes / 10, code.frames / 10]
+            found[name].append((session.statistics().commands_sent - sent) / 10)
+    print(json.dumps(found))
+
+asyncio.run(main())
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    found = json.loads(run.stdout)
+    assert found.keys() == SHARED.keys()
+    for name, (bytecodes, calls, requests) in found.items():
+        most_bytecodes, most_calls, most_requests = SHARED[name]
+        assert requests <= most_requests + 0.1, name  # a renewal may fall into it
+        assert 20 < calls <= most_calls, name
+        if BYTECODES:
+            assert 500 < bytecodes <= most_bytecodes, (name, bytecodes)
 
 
 @pytest.mark.whole

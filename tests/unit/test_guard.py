@@ -44,9 +44,8 @@ class Loop:
 def Watch(name: str, ttl: float, max_hold: float | None = None) -> Any:  # noqa: N802 - as the class
     """Of a lease that was granted at 0."""
     watch: Any = renewal.Watch(Options.checked(ttl=ttl, max_hold=max_hold), 0.0, 0.0)
-    watch.label = "Lock"
-    watch.target = SimpleNamespace(name=name)
-    watch.claim = SimpleNamespace(context=copy_context())
+    possession = SimpleNamespace(label="Lock", name=name, context=copy_context())
+    watch._of = lambda: possession
     return watch
 
 

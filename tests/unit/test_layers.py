@@ -74,7 +74,7 @@ FOR_USERS = {
 }
 OF_SEVERAL = {
     "aiolocks.kinds.schedule.dues.Dues",  # of each way to say when
-    "aiolocks.lock.context.Waiting",  # Acquiring, FirstAsk, and the waits of Latch and RateLimit
+    "aiolocks.lock.context.Waiting",  # Acquiring, Possession, and the waits of Latch and RateLimit
     "aiolocks.lock.renewal.Listening",  # Watch and Tenure
     "aiolocks.lock.wakeups._Ringing",  # all answers that tell of bells
     "aiolocks.transport.commands.base._Belled",  # the steps of each kind that waits

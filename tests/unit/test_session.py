@@ -26,7 +26,7 @@ from aiolocks import (
     SessionClosedError,
 )
 from aiolocks.lock.lease import Possession
-from aiolocks.lock.waiter import FirstAsk, Waiter
+from aiolocks.lock.waiter import Waiter
 from aiolocks.transport import Request
 from tests.unit.fakes import FakeTransport, cut, deny, generous, grant, hold, let_go, refuse, turns
 
@@ -290,7 +290,7 @@ async def _renewed_with_another(session: Session, transport: FakeTransport) -> N
 )
 async def test_no_end_leaves_its_objects_for_the_garbage_collector(offline, transport, end) -> None:
     def alive() -> list[object]:
-        return [one for one in gc.get_objects() if isinstance(one, (Possession, Waiter, FirstAsk, Request))]
+        return [one for one in gc.get_objects() if isinstance(one, (Possession, Waiter, Request))]
 
     gc.collect()
     gc.disable()

@@ -176,7 +176,7 @@ class Run:
         if not self._commands.outcome:
             possession = self.lease._possession  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no await fits here
             possession.lose("its schedule was stopped before the run began")
-            self._engine.take_back(possession.claim.end(), self.lease.ttl)
+            self._engine.take_back(possession.ending(), self.lease.ttl)
 
 
 def _described(error: BaseException) -> str:

@@ -60,6 +60,8 @@ class NameSteps:
     """The ends of what is acquired, as users know them; None but for ranges."""
     names: Sequence[str] = ()
     """All names that it is of, where these are several."""
+    hasty: float | None = None
+    """Seconds after which a question without an answer ends its acquire, as a fault does; None: it waits."""
 
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms

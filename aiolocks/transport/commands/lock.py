@@ -124,6 +124,7 @@ class LockSteps(FamilySteps):
     Args:
         session: The session in the queue: an id of which no two sessions have the same.
         kind: The name space; locks of one name in two of them do not know of each other.
+        like: Steps of the same lock and session, whose keys it takes over; None: there are none.
     """
 
     __slots__ = ("_kind", "_name", "_prefix", "_queued", "_session")
@@ -131,16 +132,23 @@ class LockSteps(FamilySteps):
     family = LOCKS
 
     def __init__(
-        self, prefix: str, name: str, *, retention_ms: int, session: str, kind: str = "lock"
+        self,
+        prefix: str,
+        name: str,
+        *,
+        retention_ms: int,
+        session: str,
+        kind: str = "lock",
+        like: LockSteps | None = None,
     ) -> None:
         super().__init__(retention_ms)
         self._prefix = prefix
         self._name = name
         self._session = session
         self._kind = kind
-        self._keys = keys_of(prefix, kind, name, LOCKS.keys)
+        self._keys = keys_of(prefix, kind, name, LOCKS.keys) if like is None else like._keys  # noqa: SLF001 - its own class
         # A lock that is only tried has no bell, and many thousand leases may be held.
-        self._queued: tuple[bytes, ...] | None = None
+        self._queued: tuple[bytes, ...] | None = None if like is None else like._with_bell()  # noqa: SLF001 - as above
 
     @property
     def bell(self) -> bytes:

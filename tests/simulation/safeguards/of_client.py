@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .taking import ALL, FAIR, LOCKS, Safeguard, python
+from .taking import ALL, FAIR, LOCKS, Safeguard, python, together
 
 OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: waiting
@@ -18,8 +18,8 @@ OF_CLIENT: dict[str, Safeguard] = {
     "undo of a grant": Safeguard(
         "A grant whose task was cancelled at that moment is given back.",
         python(
-            "lock.waiter:_give_back",
-            without="target.engine.undo(claim, target.options.first_ttl)",
+            "lock.lease:Possession.undo",
+            without="self.engine.undo(self, self.target.options.first_ttl)",
             instead="pass",
         ),
         ALL,
@@ -210,7 +210,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A place that was kept for others is given up when they have left.",
         python(
             "lock.queue:Gate.drop_seat",
-            without="self._engine.undo(self._resource.nobody(), of_use, leave=True)",
+            without="self._give_up(of_use, leave=True)",
             instead="pass",
         ),
         ("fairlock", "rwlock"),
@@ -262,10 +262,17 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "deadline from the sending": Safeguard(
         "A lease counts from before its request was sent.",
-        python(
-            "lock.renewal:Watch.holds_from",
-            without="end = sent + dependable(self.span)",
-            instead="end = NEVER",
+        together(
+            python(
+                "lock.renewal:Watch.__init__",
+                without="self.deadline = sent + options.dependable",
+                instead="self.deadline = NEVER",
+            ),
+            python(
+                "lock.renewal:Watch.holds_from",
+                without="end = sent + dependable(self.span)",
+                instead="end = NEVER",
+            ),
         ),
         ALL,
         faulty=True,
@@ -321,7 +328,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "tracked soon after the grant": Safeguard(
         "The server is asked to tell of a loss a moment after the grant, and not with the first renewal.",
-        python("lock.lease:Possession.__init__", without="if engine.hears:", instead="if False:"),
+        python("lock.lease:Possession.hold", without="hears=engine.hears", instead="hears=False"),
         LOCKS,
         faulty=True,
         sorts=("deletion",),

@@ -35,7 +35,7 @@ OF_COMBINERS: dict[str, Safeguard] = {
     ),
     "combiners: once": Safeguard(
         "Items that are sent again are left once.",
-        lua("combiner_put", without="if known_first then", instead="if false then"),
+        lua("combiner_", without="if known_first then", instead="if false then"),
         COMBINERS,
         faulty=True,
         sorts=("lost answer", "cut"),
@@ -56,7 +56,21 @@ OF_COMBINERS: dict[str, Safeguard] = {
     ),
     "combiners: news": Safeguard(
         "Who waits for an answer is told of it.",
-        lua("combiner_ack", without="local rung = wake_upto(queue, '+inf')", instead="local rung = {}"),
+        lua("combiner_ack", without="local rung = wake_upto(queue, whole(done))", instead="local rung = {}"),
+        COMBINERS,
+    ),
+    "combiners: the place": Safeguard(
+        "A waiter stands in the queue by its first item: so the end of its batch wakes it.",
+        lua(
+            "combiner_acquire",
+            without="redis.call, 'ZADD', queue, 'NX', lowest",
+            instead="redis.call, 'ZSCORE', queue",
+        ),
+        COMBINERS,
+    ),
+    "combiners: the next": Safeguard(
+        "The end of a batch wakes one of the waiters for the next one.",
+        lua("combiner_ack", without="if waiting > 0 then rung[#rung + 1] = wake(queue) end", instead=""),
         COMBINERS,
     ),
     "combiners: what was asked for": Safeguard(
@@ -67,16 +81,16 @@ OF_COMBINERS: dict[str, Safeguard] = {
     "combiners: room": Safeguard(
         "No more items wait than may.",
         lua(
-            "combiner_put",
-            without="math.min((#ARGV - 6) / 2, tonumber(ARGV[2]) - waiting)",
-            instead="(#ARGV - 6) / 2",
+            "combiner_",
+            without="math.min((#ARGV - at - 3) / 2, tonumber(ARGV[at]) - waiting)",
+            instead="(#ARGV - at - 3) / 2",
         ),
         COMBINERS,
     ),
     "combiners: numbers": Safeguard(
         "An item has a larger number than all before it, also when the server's clock was set back.",
         lua(
-            "combiner_put",
+            "combiner_",
             without="math.max(MICROSECONDS, last + 1, done + 1, newest + 1)",
             instead="MICROSECONDS",
         ),

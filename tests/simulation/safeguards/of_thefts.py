@@ -100,7 +100,7 @@ OF_THEFTS: dict[str, Safeguard] = {
     "steal: told in the session": Safeguard(
         "A session tells its own task what another of its tasks has taken from it.",
         python(
-            "lock.lease:Binding._tell_loser",
+            "lock.lease:Binding.tell_loser",
             without="possession.lose(stolen_by(thief), thief)",
             instead="pass",
         ),
@@ -108,7 +108,7 @@ OF_THEFTS: dict[str, Safeguard] = {
     ),
     "steal: told in the same turn": Safeguard(
         "The session also tells a task whose grant came with the answer to the thief.",
-        python("lock.lease:Binding._lease", without="self._seized(claim, grant)", instead="pass"),
+        python("lock.lease:Binding.acquire", without="self.tell_loser(lease, grant)", instead="pass"),
         _KINDS,
     ),
     "steal: sent again": Safeguard(

@@ -83,7 +83,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         "A seat of this session that stands first although its waiter has gone is given up.",
         python(
             "lock.queue:Gate.goes_first",
-            without="self._engine.undo(self._resource.nobody(seat), 1.0)",
+            without="self._give_up(1.0, seat=seat)",
             instead="pass",
         ),
         ("cluster-fairlock",),
