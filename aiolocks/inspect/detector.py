@@ -31,7 +31,8 @@ _READ_A_SECOND: Final = 200
 """Waits that a session reads: where there are more, it asks less often."""
 _APART: Final = 0.1
 """Seconds that two requests are apart at least, for waits that begin one after the other."""
-_ANSWERED_WITHIN: Final = 0.5
+_ASK_TIMEOUT: Final = 0.5
+"""Seconds after which a request of the search has no answer."""
 _REFUSED: Final = 5.0
 """Seconds for which a session does not ask again that the server has refused, as it does out of memory."""
 
@@ -150,7 +151,7 @@ class Detector:
         self._record, self._replaced = record, replaces
         command = publish(engine.settings.prefix, record, replaces=replaces)
         on_told = self._read if read and record else _nothing
-        self._call = command.again().ask(on_told, self._failed, until=engine.now() + _ANSWERED_WITHIN)
+        self._call = command.again().ask(on_told, self._failed, until=engine.now() + _ASK_TIMEOUT)
         engine.send(self._call)
 
     def _forget_last(self) -> None:
@@ -178,7 +179,7 @@ class Detector:
             self._before = {}
             return
         self._occupants = {}
-        until = self._engine.now() + _ANSWERED_WITHIN
+        until = self._engine.now() + _ASK_TIMEOUT
         for kind, names, command in looks_at(self._engine, suspects):
             told = functools.partial(self._looked, suspects, kind, names)
             self._calls.append(command.again().ask(told, self._failed, until=until))

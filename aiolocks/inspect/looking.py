@@ -1,7 +1,7 @@
 """Holders and waiters, as an operator is shown them.
 
-Unlike all else in the core this is no step of a lock's life. It reads what others have written, at its own
-pace, and takes nothing of it for granted.
+This is no step of a lock's life, as the rest of the library is. It reads what all sessions, and other
+programs, have written on the server, at its own pace, and takes nothing of it for granted.
 """
 
 from __future__ import annotations

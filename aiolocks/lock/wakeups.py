@@ -50,9 +50,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, final
 
 from .._tasks import empty_context
 from ..errors import SessionClosedError
@@ -65,14 +65,17 @@ from ..transport import (
     Request,
     Transport,
     hanging,
+    ignore,
     listening,
     one_request_each,
 )
 
 if TYPE_CHECKING:
+    from .context import Context
     from .queue import Gate
 
 log = logging.getLogger("aiolocks.session")
+T = TypeVar("T")
 
 _LISTENS_EVERY: Final = BELL_TTL * 0.3
 """Seconds: a bell outlives two requests that come late or get lost."""
@@ -285,39 +288,61 @@ class Bells:
         return tuple(dict.fromkeys(self._gates.values()))
 
 
+def telling(key: bytes) -> Request[Any]:
+    """Makes the server tell of the next change of a key that is there for a moment only."""
+    return Request(None, (key,), ("GET", key), ignore, lane=key.decode(), bells=(key,))
+
+
 @final
 class KeyListener:
     """Hears of changes of one key, for as long as it is entered.
 
-    Invariant: a change after `before_asking` ends the next sleep, if the server tells of changes since a
-    question that names the key as its bell, sent after `before_asking` has returned.
+    Invariant: a change that a look (`listened`) has not seen ends the next sleep. For that, the server is
+    asked to tell of the next change before it is asked what there is: a change in between is told of.
+
+    Args:
+        by_itself: The look names the key as its bell, and so makes the server tell; else a request of its own
+            does, in one write with the look.
     """
 
-    __slots__ = ("_bells", "_changed", "_key")
+    __slots__ = ("_by_itself", "_changed", "_engine", "_key")
 
-    def __init__(self, bells: Bells, key: bytes) -> None:
-        self._bells = bells
+    def __init__(self, engine: Context, key: bytes, *, by_itself: bool = False) -> None:
+        self._engine = engine
+        self._by_itself = by_itself
         self._changed = asyncio.Event()
         self._key = key
 
     def __enter__(self) -> Self:
-        self._bells.listen(self._key, self._changed.set)
+        self._engine.bells.listen(self._key, self._changed.set)
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._bells.unlisten(self._key, self._changed.set)
+        self._engine.bells.unlisten(self._key, self._changed.set)
 
-    async def before_asking(self) -> None:
-        """Forgets the changes that were heard until now.
+    async def listened(self, look: Callable[[], Awaitable[T]], *, until: float | None = None) -> T:
+        """What a look finds, which sends its request at once when it is awaited. Raises what that raises.
 
-        Returns when the key is heard on the second connection, where there is one, or that is silent.
+        `until`: Loop time at which its caller gives up; None: after `command_timeout`.
         """
+        engine = self._engine
+        if not self._by_itself:
+            engine.check_usable()
+        # 1. What was heard until now, the look will see.
         self._changed.clear()
-        armed = self._bells.arm(self._key)
+        # 2. The second connection, if there is one, hears the key; or that is silent, and sleeps have an end.
+        armed = engine.bells.arm(self._key)
         if armed is not None:
             await asyncio.wait((armed,), timeout=_ANSWERED_WITHIN)
+        # 3. From now on the server tells.
+        if not self._by_itself:
+            if until is None:
+                until = engine.now() + engine.settings.command_timeout
+            engine.send(telling(self._key).ask(ignore, ignore, until=until), corked=True)
+        # 4. And what there is now.
+        return await look()
 
     def wake(self) -> None:
         """Ends the sleep under way, or else the next one."""

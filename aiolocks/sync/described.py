@@ -80,8 +80,8 @@ class Described(SyncOnly):
     def _thread(self) -> LoopThread:
         """The loop that does the work."""
         for other in self._others:
-            other.thread()
-        return self._link.thread()
+            other.join_loop()
+        return self._link.join_loop()
 
     def _changed(self, change: Callable[[Any], Any]) -> Self:
         """Another one of this sort, which is made of the asynchronous one."""
