@@ -42,7 +42,7 @@ class Found:
     """The result of one look: the deadlocks as things stood then.
 
     Args:
-        waits: Those that could be part of one.
+        waits: The waits that could be part of a deadlock.
         occupants: The holders and waiters of what they wait for.
     """
 
@@ -58,7 +58,7 @@ class Found:
         """The beats with which all that may be part of a deadlock was found first; empty where there is none.
 
         Args:
-            before: Those of the look before.
+            before: The beats of the look before.
             told: Waits whose deadlock does not count, since it is known.
         """
         beats: dict[str | bytes, int] = {
@@ -70,7 +70,7 @@ class Found:
         return {one: min(beat, before.get(one, beat)) for one, beat in beats.items()}
 
     def confirmed(self, before: Beats) -> Found:
-        """The same, of those alone that were there before, and have said since that they still wait."""
+        """The same, of the waiters alone that were there before, and have said since that they still wait."""
 
         def counts(one: str | bytes, beat: int) -> bool:
             return beat > before.get(one, _NEVER)

@@ -3,7 +3,7 @@
 While tasks of it wait and hold something, the session publishes that, and reads what all sessions have
 published, in one request each `EVERY` seconds.
 
-Of a deadlock, each session tells of its own waiters. With `on_deadlock="raise"` the youngest waiter of those
+Of a deadlock, each session tells of its own waiters. With `on_deadlock="raise"` the youngest of the waiters
 that may be told gets the error: all sessions know the same one, for it is the record that says how old it is.
 """
 
@@ -48,8 +48,8 @@ class Detector:
 
     Invariants:
     - its published record is taken back in the step in which the last of these waits ends, and is written
-      again where others remain: each request replaces the record of the last one that was sent, for what was
-      forgotten before it was sent has replaced nothing;
+      again where other waits remain: each request replaces the record of the last one that was sent, for what
+      was forgotten before it was sent has replaced nothing;
     - one request of it is under way at most, but for the one that takes back.
     """
 

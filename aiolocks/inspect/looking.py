@@ -116,7 +116,7 @@ class Found:
 
     Attributes:
         places: Where somebody may hold or wait; True where a queue stands, so that somebody may wait.
-        lasting: Schedules and leaderships, also those that nobody runs or leads now.
+        lasting: Schedules and leaderships, also while no process runs or leads them.
         foreign: Keys that are not ours, and how they are shown.
     """
 
@@ -161,7 +161,7 @@ def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
 
 
 async def look(engine: Context, places: Iterable[KindAndName], *, waiters: int) -> list[LockInfo]:
-    """Reads these places; leaves out those where nothing stands.
+    """Reads these places; leaves out the places where nothing stands.
 
     `waiters` is how many of each name are described.
     """

@@ -23,8 +23,8 @@ class Want(NamedTuple):
 
     Attributes:
         places: Where holders may be in its way.
-        own: Possessions that are not in its way, by lease id: those of the same owner, and the one that the
-            task upgrades.
+        own: Possessions that are not in its way, by lease id: the possessions of the same owner, and the one
+            that the task upgrades.
     """
 
     places: tuple[KindAndName, ...]
@@ -78,7 +78,7 @@ class Wait(NamedTuple):
 
 
 def wait_of(engine: Context, acquisition: Waiter, *, told: bool) -> Wait | None:
-    """The wait of an acquisition; None if its task holds nothing that lasts, or nobody looks at its kind."""
+    """The wait of an acquisition; None if its task holds nothing that lasts, or its kind is not searched."""
     claim, holding = acquisition.lease, held(acquisition.inside, lasting=True)
     wanted = claim.wanted()
     holds = tuple(one for one in (_held(engine, possession) for possession in holding) if one is not None)

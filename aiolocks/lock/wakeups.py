@@ -2,8 +2,9 @@
 
 A session shows at intervals that its waiters live: each sign is a request to listen. A waiter *near* the
 front of a queue gives a sign each 0.6 s, and its bell lasts for 2 s. A waiter *far* from the front, with
-`NEAR` others before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The answer to
-each sign says where the waiter stands. The reasons why a waiter may give fewer signs while it is far:
+`NEAR` other waiters before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The
+answer to each sign says where the waiter stands. The reasons why a waiter may give fewer signs while it is
+far:
 
 1. A sign wakes no waiter: a bell does, wherever its waiter stands. What a sign finds (a push that was lost, a
    bell that was deleted) matters when the waiter's turn comes, and a far waiter's turn has not come.
@@ -27,8 +28,8 @@ CACHING`. The reasons why no ring goes unheard in that:
 
 1. A server executes the requests of a connection in their order. If the `GET` finds that the bell hangs, the
    server tells of the next change of it. That is so on every server: which keys a *script* makes it remember
-   differs (Redis 6.2 and 7.0: all its KEYS; later ones: what it has read), and here no script reads the bell.
-   So the server tells the waiter of no other key of the lock, either.
+   differs (Redis 6.2 and 7.0: all its KEYS; later ones: what it has read), and no script that asks reads the
+   bell. So the server tells the waiter of no other key of the lock, either.
 2. Only a write of this session itself ends that without a word. Such a write hangs the bell up again, and
    does so only after a change by another client, of which the server has told, or where this session has
    given its place up. The request that asks goes before the `GET`, and requests of other waiters of this

@@ -1,4 +1,4 @@
-"""What the server keeps of schedules and leaderships, also while nobody runs or leads."""
+"""What the server keeps of schedules and leaderships, also while no process runs or leads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ... import BackendError, Session, TickRecord
 from ...inspect.looking import scan_names
 from ...kinds.leadership import KIND as LEADERSHIP
 from ...kinds.leadership import Observing, TermFound
-from ...kinds.schedule.steps import Times, reading, times
-from ...kinds.schedule.ticks import history
+from ...kinds.schedule.run import Times, history, reading, times
 from ...lock.context import Context
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of
@@ -44,7 +43,7 @@ class Kept(NamedTuple):
 
     @property
     def alive(self) -> Sequence[Times]:
-        """Those times for which a process asks."""
+        """The times for which a process asks."""
         return [one for one in self.times if self.now <= one.expected]
 
     @property
