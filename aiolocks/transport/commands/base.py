@@ -233,7 +233,7 @@ class FamilySteps(NameSteps):
     _joins = True
     """Its release may go in one request with the acquire of the next waiter."""
     _acquiring: _Packed | None
-    """The acquire that was made last, if another one was made before: but for token and metadata, the next one
+    """The acquire that was made last, if it was not the first: but for token and metadata, the next one
     is mostly the same. None: no acquire was made yet."""
     _acquired: _Packed | None
     """The one before, of another standing: where tasks wait, those who come and those who were woken ask in
