@@ -33,6 +33,7 @@ from aiolocks import (
 )
 from aiolocks.lock.context import Context
 from aiolocks.testing import EmbeddedServer, ServerState
+from aiolocks.transport.quorum.quorum import Round
 from tests.adversity.tools import SLACK
 from tests.conftest import Connect, OwnServer
 from tests.support.cancel import Shot, sweep
@@ -309,6 +310,27 @@ async def test_nothing_is_kept_of_what_is_over(five: Masters) -> None:
     bindings = [lock._binding for lock in locks]
     quorums: list[Any] = [binding.engine._transport for binding in bindings if binding is not None]
     await eventually(lambda: not any(quorum.rounds or quorum.lanes for quorum in quorums), within=3)
+
+
+async def test_a_round_that_is_over_is_no_garbage(five: Masters) -> None:
+    """What it has sent refers to it: also a vote that is not answered when the lease is released."""
+    lock = await warm(five.clients(), ttl=5)
+    held = await Redlock(five.clients(), "held", ttl=60).acquire()
+
+    def rounds() -> list[Any]:
+        return [one for one in gc.get_objects() if isinstance(one, Round)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            async with lock as lease:
+                await lease.extend()
+            assert await Redlock(lock._sources, "held").try_acquire() is None
+        await eventually(lambda: not rounds())
+    finally:
+        gc.enable()
+    await held.release()
 
 
 # -- while it is held

@@ -118,7 +118,7 @@ class Acquiring(QuorumOperation[Answer]):
         self._leave = leave
         self._fencing_token = 0 if queued else max(time, newest.number + 1)  # proposed for the lease
         self._proposal = CONFIRM  # phase of its confirmations
-        vote.args = (*vote.args[:-1], str(self._fencing_token))
+        vote.args, vote.packed = (*vote.args[:-1], str(self._fencing_token)), None
         self._granted: dict[int, Granted] = {}
         self._refused: dict[int, int | None] = {}  # ms that the other's lease has left
         self._told: list[Sequence[Any]] = []  # the holder, as each of these masters says

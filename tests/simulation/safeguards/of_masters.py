@@ -137,6 +137,7 @@ OF_MASTERS: dict[str, Safeguard] = {
         ),
         _REDLOCK,
         faulty=True,
+        unseen="such a seat stays on a minority of the masters, and for 2 s: the other ones wake who waits",
     ),
     "masters: leaves queues late": Safeguard(
         "A waiter that lets go leaves its place also on a master whose confirmation is still under way.",
