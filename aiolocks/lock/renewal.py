@@ -338,7 +338,7 @@ class Watch:
         self.turn = 0  # as `Watchdog.forget`
         watchdog.watches.discard(self)
         if not watchdog.watches:
-            watchdog.forget(self)
+            watchdog.sweep()
         if self.renewal is not None:
             self.drop_renewal()
 
@@ -939,8 +939,12 @@ class Watchdog:
         watch.turn = 0
         self.watches.discard(watch)
         if not self.watches:
-            self._heap.clear()  # but the timer stays: the next lease is about to need one
-            self._entered = 0
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Nothing is looked after. But the timer stays: the next lease is about to need one."""
+        self._heap.clear()
+        self._entered = 0
 
     def collected(self, possession: Possession) -> None:
         """No code refers to the lease any more."""
