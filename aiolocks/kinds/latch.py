@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -22,7 +23,7 @@ from ..transport.commands.snapshots import Content, Snapshot
 from ..transport.commands.snapshots import whole_number as number_in
 from ..transport.faults import goes_on
 from ..transport.keys import key
-from ..transport.request import MOST_KNOWN, Request, Script, ignore
+from ..transport.request import MOST_KNOWN, Request, Script
 from .waits import Wait
 
 log = logging.getLogger("aiolocks.session")
@@ -89,10 +90,6 @@ class LatchSteps:
         self._known_ms = known_ms
         self._keys = (key(prefix, "latch", name), key(prefix, "latch", name, "steps"))
         self.news = key(prefix, "latch", name, "news")
-
-    def listen(self) -> Request[Any]:
-        """The server is to tell when the latch opens next."""
-        return Request(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
 
     def wait(self, opened: str) -> Request[Look]:
         """Asks if it is open; `opened` of the first answer, empty before that."""
@@ -323,9 +320,6 @@ class Latch(AsyncOnly):
 class _Waiting:
     """A task that waits for a latch.
 
-    Invariant: the request that makes the server tell of the opening goes before the one that asks for it: an
-    opening in between is told of, and one before both is seen.
-
     Args:
         longest: Seconds after which it looks by itself.
         ttl: Seconds without any answer after which the latch is gone.
@@ -338,7 +332,7 @@ class _Waiting:
         self._commands = commands
         self._longest = longest
         self._ttl = ttl
-        self._ear = KeyListener(engine.bells, commands.news)
+        self._ear = KeyListener(engine, commands.news)
 
     def end_with(self, error: LockError) -> None:
         """The session closes: the next request says so."""
@@ -359,7 +353,9 @@ class _Waiting:
         while True:
             longest = self._longest
             try:
-                look = await self._look(wait, opened)
+                until = wait.patience()
+                question = functools.partial(engine.ask, self._commands.wait(opened), until=until)
+                look = await self._ear.listened(question, until=until)
             except BackendError as error:
                 away_for = engine.now() - answered_at
                 if not goes_on(error) or wait.timeout == 0 or away_for >= self._ttl:
@@ -395,14 +391,3 @@ class _Waiting:
             many="for %d waits a latch was open before this session began%s. For a new round, take another "
             "name, or reset() it first: %s",
         )
-
-    async def _look(self, wait: Wait, opened: str) -> Look:
-        engine, until = self._engine, wait.patience()
-        engine.check_usable()
-        await self._ear.before_asking()
-        engine.send(self._commands.listen().ask(ignore, ignore, until=until), corked=True)
-        call, future = engine.start(self._commands.wait(opened), until=until)
-        try:
-            return await future
-        finally:
-            engine.forget(call)

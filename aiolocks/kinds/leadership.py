@@ -25,7 +25,7 @@ from ..lock.lease import Binding, Lease, LeaseState, Possession, QueuePolicy, Re
 from ..lock.options import Metadata, Options, Seconds, reject_unknown, seconds
 from ..lock.sources import Client
 from ..lock.wakeups import KeyListener
-from ..transport import BELL_TTL, Granted, Request, Script, ignore
+from ..transport import BELL_TTL, Granted, Request, Script
 from ..transport.answers import fencing_token, kept, released, stolen, truth
 from ..transport.commands.base import SEAT_LENGTH
 from ..transport.commands.family import Family, Kind, Step
@@ -136,10 +136,6 @@ class Observing:
     def __init__(self, prefix: str, name: str) -> None:
         self._keys = tuple(key(prefix, KIND, name, role) for role in ("", "leases", "terms"))
         self.news = key(prefix, KIND, name, "news")
-
-    def listen(self) -> Request[Any]:
-        """From now on the server tells of each change: of a key that is there for a moment only."""
-        return Request(None, (self.news,), ("GET", self.news), ignore, lane=self._lane, bells=(self.news,))
 
     def look(self, known: int | None) -> Request[Look]:
         """Tells of the leader, and of the terms after the one that is known."""
@@ -359,10 +355,8 @@ class Observer:
     A push only says that something has changed. The observer then asks who leads, and for the terms since the
     last one that it knows: so none is missed, however many changes one push stands for.
 
-    Invariants:
-    - the request that makes the server tell of the next change goes before the one that looks;
-    - each term that the server still remembers is told of once, in the order of fencing tokens, and the last
-      one again when something beside it has changed.
+    Invariant: each term that the server still remembers is told of once, in the order of fencing tokens, and
+    the last one again when something beside it has changed.
     """
 
     __slots__ = ("_commands", "_ear", "_engine", "_name", "_newest", "_told")
@@ -371,7 +365,7 @@ class Observer:
         self._engine = engine
         self._commands = Observing(engine.settings.prefix, name)
         self._name = name
-        self._ear = KeyListener(engine.bells, self._commands.news)
+        self._ear = KeyListener(engine, self._commands.news)
         self._newest: int | None = None  # the newest term that was told of, or was over when it began
         self._told: TermFound | None = None
 
@@ -390,12 +384,10 @@ class Observer:
     async def _look(self) -> Look | None:
         """The state on the server, or None where the server is away."""
         engine = self._engine
-        engine.check_usable()
-        await self._ear.before_asking()
-        until = engine.now() + engine.settings.command_timeout
-        engine.send(self._commands.listen().ask(ignore, ignore, until=until), corked=True)
         try:
-            return await engine.ask(self._commands.look(self._newest), patient=True)
+            return await self._ear.listened(
+                lambda: engine.ask(self._commands.look(self._newest), patient=True)
+            )
         except BackendError as error:
             if not goes_on(error):
                 raise

@@ -456,14 +456,18 @@ class Context:
         *,
         told: Callable[[T], object] | None = None,
         patient: bool = False,
+        until: float | None = None,
     ) -> T:
-        """Asks one request that has no deadline of its own; `told` and `patient` as for `start`.
+        """Asks one request; `told` and `patient` as for `start`.
+
+        `until`: Loop time at which its caller gives up; None: after `command_timeout`.
 
         Raises:
-            BackendError: Refused, not reached, or no answer within `command_timeout`.
+            BackendError: Refused, not reached, or no answer in time.
         """
         self.check_usable()
-        until = self.now() + self.settings.command_timeout
+        if until is None:
+            until = self.now() + self.settings.command_timeout
         call, future = self.start(command, until=until, told=told, patient=patient)
         try:
             return await future

@@ -64,13 +64,16 @@ class LockEvent:
         kind: Kind of the lock, such as `"lock"`.
         name: Name of the lock. There may be very many names: think before you make it a label of a metric.
         fencing_token: Fencing token of the lease; None if there is none yet, and for `on_abandoned`.
-        seconds: For `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout`, `on_not_acquired`, `on_deadlock`
-            and `on_admitted`: how long it waited. For `on_refused`: after how long it would be admitted. For
-            `on_renewed`: how long it can be relied on. For `on_downgraded`, `on_shrunk`, `on_released`,
-            `on_lost` and `on_detached`: how long it was held. For `on_stolen`: how long the holder before had
-            it, by the server's clock. For `on_recalled`: how long its session has had it on the server. For
-            `on_combined`: how long the run of the batch took. For `on_tick`: how late it is. For `on_ran`:
-            how long it ran.
+        seconds: A time, which each event measures in its way; 0 for the other events.
+            How long the call has waited: `on_acquired`, `on_upgraded`, `on_waited`, `on_timeout`,
+            `on_not_acquired`, `on_deadlock`, `on_admitted`.
+            How long the lease was held: `on_downgraded`, `on_shrunk`, `on_released`, `on_lost`,
+            `on_detached`; of `on_recalled`, by its session; of `on_stolen`, by the holder before, by the
+            server's clock.
+            How long a run took: `on_combined`, `on_ran`.
+            How late a tick is: `on_tick`.
+            How long the lease can be relied on: `on_renewed`.
+            After how long the request would be admitted: `on_refused`.
         reason: For `on_lost`: the cause of the loss. For `on_released`: empty, or `"unconfirmed"` if the
             server did not confirm the release before the lease ended. For `on_stolen`: the holder before.
             For `on_waited`: how the wait ended, `"granted"`, `"timeout"`, `"cancelled"`, `"needless"`,

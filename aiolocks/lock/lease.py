@@ -1248,9 +1248,9 @@ class Possession(BodyScope, Releasing, Claim):
 
     def lost_to(self, lease: bytes) -> bool:
         """Whether the holder of that lease has taken it by force, and so it is lost."""
-        from .stealing import reason_of  # noqa: PLC0415 - of few losses, and an import takes its time
+        from .stealing import why_stolen  # noqa: PLC0415 - of few losses, and an import takes its time
 
-        lost = reason_of(lease, self.number_in_key)
+        lost = why_stolen(lease, self.number_in_key)
         if lost is None:
             return False
         self.lose(*lost)
@@ -1826,9 +1826,9 @@ class Binding(Generic[LeaseT]):
 
     def tell_loser(self, lease: Possession, grant: Granted) -> None:
         """The server tells no session of what that session has done: so a holder of this session is told."""
-        from .stealing import parties, stolen_by  # noqa: PLC0415 - few locks are stolen, and an import takes its time
+        from .stealing import loser_and_thief, stolen_by  # noqa: PLC0415 - few locks are stolen, and an import takes its time
 
-        found = parties(lease, grant)
+        found = loser_and_thief(lease, grant)
         if found is None:
             return
         loser, thief = found
@@ -1840,9 +1840,9 @@ class Binding(Generic[LeaseT]):
 
     def _tell_stolen(self, possession: Possession, grant: Granted) -> None:
         from .._holders import in_words  # noqa: PLC0415 - few locks are stolen
-        from .stealing import holder_in  # noqa: PLC0415 - as above
+        from .stealing import holder_told  # noqa: PLC0415 - as above
 
-        loser = holder_in(grant.lost, now_us=grant.fencing_token)
+        loser = holder_told(grant.lost, now_us=grant.fencing_token)
         if loser is not None:
             held = f"held {in_words((loser,))}"
             self.engine.events.stolen(possession, loser.held_for or 0.0, held)

@@ -836,7 +836,7 @@ class Tracked:
 
 
 _AT_ONCE: Final = 200
-_ANSWERED_WITHIN: Final = 0.03
+_LOOK_BACK: Final = 0.03
 """Seconds in which most renewals are answered, which then says when the next is due. Only what has not been
 by then needs to be looked at sooner: an entry for each would make the heap, and the work, twice as large."""
 _BREATH: Final = 0.001
@@ -1041,7 +1041,7 @@ class Watchdog:
         asked = self._tend_due(now)
         convoys = self.convoys.send()
         if asked or convoys:
-            look_back_at = now + _ANSWERED_WITHIN
+            look_back_at = now + _LOOK_BACK
             self._look_back_at = min(self._look_back_at, look_back_at)
             self._loop.call_at(
                 look_back_at, self._look_back, look_back_at, asked, convoys, context=empty_context()
@@ -1051,7 +1051,7 @@ class Watchdog:
 
     def _tend_due(self, now: float) -> list[tuple[float, int, Watch]]:
         """The watches that wait for an answer of their own, with when to look again, and the entry's turn."""
-        left, soon, steady = _AT_ONCE, now + _ANSWERED_WITHIN, clocks.steady()
+        left, soon, steady = _AT_ONCE, now + _LOOK_BACK, clocks.steady()
         asked: list[tuple[float, int, Watch]] = []
         while self._heap and self._heap[0][0] <= now and left > 0:
             _, turn, entry = heapq.heappop(self._heap)
@@ -1083,7 +1083,7 @@ class Watchdog:
         for convoy in convoys:
             for possession in convoy.unanswered():
                 if possession.watch is not None:
-                    self._push(possession.watch, possession.term.next_look(due - _ANSWERED_WITHIN))
+                    self._push(possession.watch, possession.term.next_look(due - _LOOK_BACK))
 
 
 def _watches_of(entry: Watch | list[Watch]) -> Sequence[Watch]:

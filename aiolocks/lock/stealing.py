@@ -20,7 +20,7 @@ _OPERATOR: Final = 200
 """Characters of an operator's name that holders are told."""
 
 
-def holder_in(lease: bytes, now_us: int = -1) -> HolderInfo | None:
+def holder_told(lease: bytes, now_us: int = -1) -> HolderInfo | None:
     """The holder of a lease 'token:fencing token:metadata'; None of one that had no holder or is not ours.
 
     `now_us` is the server's time, if it is known for how long the lease has been held.
@@ -31,10 +31,10 @@ def holder_in(lease: bytes, now_us: int = -1) -> HolderInfo | None:
     return holder_info("", holder, now_us, described_in(holder.metadata) or {})
 
 
-def parties(claim: Claim, grant: Granted) -> tuple[HolderInfo, HolderInfo] | None:
+def loser_and_thief(claim: Claim, grant: Granted) -> tuple[HolderInfo, HolderInfo] | None:
     """The holder from which that grant was taken, and the one that has it now; None if it had no holder."""
-    loser = holder_in(grant.lost)
-    thief = holder_in(f"{claim.owner}:{grant.fencing_token}:{claim.metadata}".encode())
+    loser = holder_told(grant.lost)
+    thief = holder_told(f"{claim.owner}:{grant.fencing_token}:{claim.metadata}".encode())
     return None if loser is None or thief is None else (loser, thief)
 
 
@@ -62,7 +62,7 @@ def forced(described: dict[str, Any]) -> str:
     return f"it was released by force, {in_words((who,))}" if who.host else "it was released by force"
 
 
-def reason_of(lease: bytes, fencing_token: int) -> tuple[str, HolderInfo | None] | None:
+def why_stolen(lease: bytes, fencing_token: int) -> tuple[str, HolderInfo | None] | None:
     """Why the lease with that token is lost to the holder of another one, which has taken its place by force.
 
     With that holder, if there is one; None if it was not lost so.
@@ -70,7 +70,7 @@ def reason_of(lease: bytes, fencing_token: int) -> tuple[str, HolderInfo | None]
     holder = told_lock(-1, lease)
     if holder is not None and of_nobody(holder) and (holder.fencing_token or 0) >= fencing_token:
         return forced(described_in(holder.metadata) or {}), None
-    thief = holder_in(lease)
+    thief = holder_told(lease)
     # An owner that took it again may find the mark of an earlier loss.
     if thief is None or (thief.fencing_token or 0) <= fencing_token:
         return None

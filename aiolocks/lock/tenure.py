@@ -652,7 +652,7 @@ class KeptPossession(Possession):
                     return False
                 self.handed_on(tenure, grant.sent)
                 return True
-            if grant.room:
+            if grant.may_be_kept:
                 self._hold_of(tenure, tenure.begin(grant), tenure.granted_at)
                 return True
             tenure.over()

@@ -2,8 +2,9 @@
 
 A session shows at intervals that its waiters live: each sign is a request to listen. A waiter *near* the
 front of a queue gives a sign each 0.6 s, and its bell lasts for 2 s. A waiter *far* from the front, with
-`NEAR` others before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The answer to
-each sign says where the waiter stands. The reasons why a waiter may give fewer signs while it is far:
+`NEAR` other waiters before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The
+answer to each sign says where the waiter stands. The reasons why a waiter may give fewer signs while it is
+far:
 
 1. A sign wakes no waiter: a bell does, wherever its waiter stands. What a sign finds (a push that was lost, a
    bell that was deleted) matters when the waiter's turn comes, and a far waiter's turn has not come.
@@ -27,8 +28,8 @@ CACHING`. The reasons why no ring goes unheard in that:
 
 1. A server executes the requests of a connection in their order. If the `GET` finds that the bell hangs, the
    server tells of the next change of it. That is so on every server: which keys a *script* makes it remember
-   differs (Redis 6.2 and 7.0: all its KEYS; later ones: what it has read), and here no script reads the bell.
-   So the server tells the waiter of no other key of the lock, either.
+   differs (Redis 6.2 and 7.0: all its KEYS; later ones: what it has read), and no script that asks reads the
+   bell. So the server tells the waiter of no other key of the lock, either.
 2. Only a write of this session itself ends that without a word. Such a write hangs the bell up again, and
    does so only after a change by another client, of which the server has told, or where this session has
    given its place up. The request that asks goes before the `GET`, and requests of other waiters of this
@@ -50,9 +51,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, final
 
 from .._tasks import empty_context
 from ..errors import SessionClosedError
@@ -65,14 +66,17 @@ from ..transport import (
     Request,
     Transport,
     hanging,
+    ignore,
     listening,
     one_request_each,
 )
 
 if TYPE_CHECKING:
+    from .context import Context
     from .queue import Gate
 
 log = logging.getLogger("aiolocks.session")
+T = TypeVar("T")
 
 _LISTENS_EVERY: Final = BELL_TTL * 0.3
 """Seconds: a bell outlives two requests that come late or get lost."""
@@ -80,7 +84,7 @@ _FAR_LISTENS_EVERY: Final = FAR_BELL_TTL * 0.3
 """The same of gates far from the front."""
 _TOGETHER: Final = 0.35
 """Seconds by which the sign of a far gate may come early, to go in one request with other signs."""
-_ANSWERED_WITHIN: Final = 0.5
+_LISTEN_TIMEOUT: Final = 0.5
 """Seconds after which a request has no answer: before the next one is due, so that each has its own."""
 
 
@@ -214,7 +218,7 @@ class Bells:
             elif listener is not None:
                 self.listen_for(gate, listener)
         self._wind_up()
-        until = now + _ANSWERED_WITHIN
+        until = now + _LISTEN_TIMEOUT
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
 
@@ -227,14 +231,14 @@ class Bells:
             return
         transport.send(asking, corked=True)
         gate.listens_along()
-        until = self._loop.time() + _ANSWERED_WITHIN
+        until = self._loop.time() + _LISTEN_TIMEOUT
         listens = hanging(gate.contended_bell)
         transport.send(listens.ask(gate.heard_along, lambda _: gate.heard_along(None), until=until))
 
     def listen_for(self, gate: Gate, listener: Listener | Request[int]) -> None:
         """In a request of its own: at once, for its bell hangs since a moment ago."""
         assert self._transport is not None
-        until = self._loop.time() + _ANSWERED_WITHIN
+        until = self._loop.time() + _LISTEN_TIMEOUT
         if isinstance(listener, Listener):
             armed = self.arm(listener.bell)
             if armed is None:
@@ -248,7 +252,7 @@ class Bells:
     def _ask_armed(self, listener: Listener, gate: Gate) -> None:
         """Its bell is heard on the second connection: only now, no ring comes between."""
         if self._gates.get(listener.bell) is gate:
-            self._ask({listener: gate}, self._loop.time() + _ANSWERED_WITHIN, first=True)
+            self._ask({listener: gate}, self._loop.time() + _LISTEN_TIMEOUT, first=True)
 
     def _ask(self, listeners: Mapping[Listener, Gate], until: float, *, first: bool = False) -> None:
         gates = tuple(listeners.values())
@@ -259,7 +263,7 @@ class Bells:
                 if gate not in far:
                     self._draw_near(gate)
                 elif gate.armed:
-                    self._far[gate] = until - _ANSWERED_WITHIN + _FAR_LISTENS_EVERY
+                    self._far[gate] = until - _LISTEN_TIMEOUT + _FAR_LISTENS_EVERY
                 gate.listened(answer)
 
         def failed(fault: Fault) -> None:
@@ -285,39 +289,61 @@ class Bells:
         return tuple(dict.fromkeys(self._gates.values()))
 
 
+def telling(key: bytes) -> Request[Any]:
+    """Makes the server tell of the next change of a key that is there for a moment only."""
+    return Request(None, (key,), ("GET", key), ignore, lane=key.decode(), bells=(key,))
+
+
 @final
 class KeyListener:
     """Hears of changes of one key, for as long as it is entered.
 
-    Invariant: a change after `before_asking` ends the next sleep, if the server tells of changes since a
-    question that names the key as its bell, sent after `before_asking` has returned.
+    Invariant: a change that a look (`listened`) has not seen ends the next sleep. For that, the server is
+    asked to tell of the next change before it is asked what there is: a change in between is told of.
+
+    Args:
+        by_itself: The look names the key as its bell, and so makes the server tell; else a request of its own
+            does, in one write with the look.
     """
 
-    __slots__ = ("_bells", "_changed", "_key")
+    __slots__ = ("_by_itself", "_changed", "_engine", "_key")
 
-    def __init__(self, bells: Bells, key: bytes) -> None:
-        self._bells = bells
+    def __init__(self, engine: Context, key: bytes, *, by_itself: bool = False) -> None:
+        self._engine = engine
+        self._by_itself = by_itself
         self._changed = asyncio.Event()
         self._key = key
 
     def __enter__(self) -> Self:
-        self._bells.listen(self._key, self._changed.set)
+        self._engine.bells.listen(self._key, self._changed.set)
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._bells.unlisten(self._key, self._changed.set)
+        self._engine.bells.unlisten(self._key, self._changed.set)
 
-    async def before_asking(self) -> None:
-        """Forgets the changes that were heard until now.
+    async def listened(self, look: Callable[[], Awaitable[T]], *, until: float | None = None) -> T:
+        """What a look finds, which sends its request at once when it is awaited. Raises what that raises.
 
-        Returns when the key is heard on the second connection, where there is one, or that is silent.
+        `until`: Loop time at which its caller gives up; None: after `command_timeout`.
         """
+        engine = self._engine
+        if not self._by_itself:
+            engine.check_usable()
+        # 1. What was heard until now, the look will see.
         self._changed.clear()
-        armed = self._bells.arm(self._key)
+        # 2. The second connection, if there is one, hears the key; or that is silent, and sleeps have an end.
+        armed = engine.bells.arm(self._key)
         if armed is not None:
-            await asyncio.wait((armed,), timeout=_ANSWERED_WITHIN)
+            await asyncio.wait((armed,), timeout=_LISTEN_TIMEOUT)
+        # 3. From now on the server tells.
+        if not self._by_itself:
+            if until is None:
+                until = engine.now() + engine.settings.command_timeout
+            engine.send(telling(self._key).ask(ignore, ignore, until=until), corked=True)
+        # 4. And what there is now.
+        return await look()
 
     def wake(self) -> None:
         """Ends the sleep under way, or else the next one."""

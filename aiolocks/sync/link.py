@@ -58,8 +58,8 @@ class Link:
             self._pid, self._thread = os.getpid(), None
         return self._session
 
-    def thread(self) -> LoopThread:
-        """The loop that does the work, which it joins.
+    def join_loop(self) -> LoopThread:
+        """Joins the loop that does the work, unless it has, and returns the thread in which that runs.
 
         Raises:
             SessionClosedError: It is closed.
@@ -81,13 +81,13 @@ class Link:
 
     @property
     def joined(self) -> LoopThread:
-        """The loop that it has joined, for what happens there."""
+        """The thread of the loop that it has joined, for what happens there."""
         assert self._thread is not None, "its work is done there"
         return self._thread
 
     def ask(self, work: Callable[[], Awaitable[T]]) -> T:
         """Has the loop do it, and waits; an exception in this thread cancels it."""
-        return self.thread().have_done(Errand(work, undo=nothing))
+        return self.join_loop().have_done(Errand(work, undo=nothing))
 
     def open(self) -> None:
         """It may be used, also where it was closed."""
@@ -95,7 +95,7 @@ class Link:
         self.ask(self.session().__aenter__)
 
     def close(self, release: Release = "unused") -> None:
-        """Ends the session, and the loop if nobody else uses it."""
+        """Ends the session, and the loop if no other session uses it."""
         refuse_in_coroutines()
         session, self._closed = self.session(), True
         thread, self._thread = self._thread, None
@@ -134,7 +134,7 @@ class Link:
         try:
             yield
         finally:
-            # In a thread: a loop may run here, of a test that has used it in others.
+            # In a thread: in this one, a loop may run, of a test that has used the session in other threads.
             closing = threading.Thread(target=self.close, name="aiolocks-sync-close")
             closing.start()
             closing.join()

@@ -31,8 +31,8 @@ class Granted:
     """The server gave it to the token.
 
     Attributes:
-        others: How many stand in the queue, dead ones among them.
-        room: How many more of the same may be let in at once. Of a lock: 1 if its session may keep it.
+        others: How many other waiters stand in the queue, dead ones among them.
+        room: How many more of the same may be let in at once; see also `may_be_kept`.
         depth: How many leases its owner has by now.
         rung: The bells of the waiters that were woken, if any.
         lost: The lease that it was taken from by force, as `Stolen.thief`; empty where it was free.
@@ -61,6 +61,11 @@ class Granted:
         self.room = room
         self.depth = depth
         self.rung = rung
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Of a `Lock`: its session may keep it between uses. Its script has that in the place of `room`."""
+        return self.room > 0
 
 
 @final

@@ -1,4 +1,7 @@
-"""The protocol of all transports: to one connection, a pool, a cluster, several masters."""
+"""Scripts, the requests that are made of them, and what every transport does with a request (`Transport`).
+
+A transport is one connection, a pool, a cluster, or several masters.
+"""
 
 from __future__ import annotations
 

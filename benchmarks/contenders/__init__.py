@@ -21,6 +21,7 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         *ours.BY_WAKEUP.values(),
+        ours.UNCONFIRMED,
         least.CONTENDER,
         redis_py.AS_IT_COMES,
         redis_py.TUNED,

@@ -21,9 +21,12 @@ class OurLocks:
     session: Session
     ttl: int
     again: bool = True
+    confirm: bool = True
 
     def lock(self, name: str) -> AbstractAsyncContextManager[Any]:
         """A lock of that name."""
+        if not self.confirm:
+            return Lock(self.session, name, ttl=self.ttl, confirm=False)
         return Lock(self.session, name, ttl=self.ttl)
 
     def leadership(self, name: str) -> AbstractAsyncContextManager[Any]:
@@ -38,9 +41,11 @@ class OurLocks:
 
 
 @asynccontextmanager
-async def _connect(address: Address, ttl: int, *, wakeup: Wakeup) -> AsyncGenerator[Locks]:
+async def _connect(
+    address: Address, ttl: int, *, wakeup: Wakeup, confirm: bool = True
+) -> AsyncGenerator[Locks]:
     async with address.client() as client, Session(client, wakeup=_asked_for(wakeup)) as session:
-        yield OurLocks(session, ttl)
+        yield OurLocks(session, ttl, confirm=confirm)
 
 
 def _asked_for(wakeup: Wakeup) -> Any:
@@ -64,3 +69,10 @@ BY_WAKEUP: dict[Wakeup, Contender] = {
     "keyspace": _contender("keyspace"),
     "poll": _contender("poll"),
 }
+
+UNCONFIRMED = Contender(
+    "aiolocks, unconfirmed",
+    partial(_connect, wakeup="auto", confirm=False),
+    key="aiolocks:lock:{{{}}}".format,
+)
+"""`confirm=False`."""

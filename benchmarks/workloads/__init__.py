@@ -43,11 +43,12 @@ from .scale import Throng, Waiters
 from .schedules import Schedules
 from .semaphore import SemaphoreAmongHolders
 from .servers import Servers
+from .unconfirmed import AloneAtADistance, TwoSessions
 from .watch_processes import LockOrWatchByProcesses
 
 WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "counts": [Counts],
-    "alone": [Alone],
+    "alone": [Alone, AloneAtADistance, TwoSessions],
     "many": [Many],
     "many-new": [ManyNew],
     "cached": [Cached],

@@ -14,6 +14,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from aiolocks import ConfigurationError
 from aiolocks.kinds.latch import LatchSteps
+from aiolocks.lock.wakeups import telling
 from aiolocks.transport.request import MOST_KNOWN
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, surviving, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about
@@ -270,7 +271,7 @@ async def test_the_commands_say_what_the_tests_do(latch) -> None:
     assert reset.words(as_eval=True) == latch.words(
         "latch_reset", keys[:2], ME, 3, MINUTE, 4, HOUR, MOST_KNOWN
     )
-    assert wait.lane == commands.listen().lane  # that goes before
+    assert wait.lane == telling(commands.news).lane  # that goes before
     assert wait.parse([*await latch.wait(), b"2500000"]) == (False, 3, "0", 2.5)
     assert count_down.parse(await latch.count_down(ME)) == (2, [])
     assert count_down.parse(await latch.count_down(OTHER, 2)) == (0, [latch.news])

@@ -11,6 +11,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks.kinds.leadership import Observing, TermFound
+from aiolocks.lock.wakeups import telling
 from tests.lua.leadership_scripts import FIRST, LeadershipScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, surviving, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, about
@@ -230,7 +231,7 @@ def test_the_steps_send_what_the_scripts_take(prefix) -> None:
     steps = Observing(prefix, "name")
     assert steps.look(None).args == ("+inf",)
     assert steps.look(17).args == ("17",)
-    listen = steps.listen()
+    listen = telling(steps.news)
     assert listen.words(as_eval=False) == ("GET", steps.news)
     assert listen.bells == (steps.news,)
     assert listen.lane == steps.look(None).lane

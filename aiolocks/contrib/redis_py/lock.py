@@ -148,13 +148,15 @@ class Lock(RedisPyLock):
     async def _acquire(
         self, wire: Wire, token: bytes, patience: Patience, *, unique: bool, told: Acquiring | None = None
     ) -> bool:
-        ear = KeyListener(wire.engine.bells, wire.key)
+        ear = KeyListener(wire.engine, wire.key, by_itself=True)
+
+        async def took() -> bool:
+            return await self._try(token, patience, unique=unique)
+
         try:
             with ear if self.wakeups else contextlib.nullcontext():
                 while True:
-                    if self.wakeups:
-                        await ear.before_asking()
-                    if await self._try(token, patience, unique=unique):
+                    if await (ear.listened(took) if self.wakeups else took()):
                         self._took(wire, token)
                         return True
                     patience.refused = True

@@ -240,7 +240,7 @@ class SyncLock(RedisPyLock):
             if taken is not None:
                 await inner.end(taken)
 
-        thread, errand = self._link.thread(), Errand(work, undo=undo)
+        thread, errand = self._link.join_loop(), Errand(work, undo=undo)
         try:
             taken = thread.do(errand)
             if taken is not None:
@@ -348,7 +348,7 @@ class SyncLock(RedisPyLock):
         inner, token = self._same(), self._encode(expected_token)
 
         try:  # given up, it goes on to its end
-            self._link.thread().have_done(Errand(lambda: inner.end(token)))
+            self._link.join_loop().have_done(Errand(lambda: inner.end(token)))
         except driver.LockNotOwnedError as error:
             raise self._error(str(error), driver.LockNotOwnedError) from None
 

@@ -18,7 +18,7 @@ Told = Callable[[Fault | None], None]
 
 _OPENING: Final = 0.15
 """Seconds for which the very first vote waits for masters that are slow to say who they are."""
-_ANSWERED_WITHIN: Final = 1.0
+_LEAST_PATIENCE: Final = 1.0
 """Seconds that a question has at least, however little time the callers have: it takes a connection and two
 round trips. A master that answers too late for the present request can vote on the next one."""
 
@@ -114,7 +114,7 @@ class Voters:
         master.asking = True
         now = self._loop.time()
         master.asked(now)
-        until = now + max(patience, _ANSWERED_WITHIN)
+        until = now + max(patience, _LEAST_PATIENCE)
         self._question(master, "replication", b"role", until, partial(self._role, master, until))
 
     def close(self) -> None:

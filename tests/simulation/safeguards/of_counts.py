@@ -125,8 +125,8 @@ OF_COUNTS: dict[str, Safeguard] = {
     "latches: listening": Safeguard(
         "A waiter listens before it asks.",
         python(
-            "kinds.latch:_Waiting._look",
-            without="engine.send(self._commands.listen().ask(ignore, ignore, until=until), corked=True)",
+            "lock.wakeups:KeyListener.listened",
+            without="engine.send(telling(self._key).ask(ignore, ignore, until=until), corked=True)",
             instead="pass",
         ),
         ("latch",),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiolocks import FairLock, Leadership, ReentrantLock
-from aiolocks.lock.stealing import holder_in
+from aiolocks.lock.stealing import holder_told
 
 from . import known
 
@@ -86,7 +86,7 @@ class Thefts:
                             self._add(run, mark)
 
     def _add(self, run: Run, mark: tuple[bytes, bytes]) -> None:
-        thief = holder_in(mark[1])
+        thief = holder_told(mark[1])
         assert thief is not None
         assert thief.fencing_token is not None
         until = run.world.now + run.noticed_within()
