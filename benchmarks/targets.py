@@ -118,9 +118,6 @@ REASONS: Final[Mapping[tuple[str, str], str]] = {
     ("alone, two sessions", "unconfirmed: no slower than confirmed"): (
         "Two sessions of one process take turns in one event loop: the rounds differ by as much."
     ),
-    ("alone, two sessions", "unconfirmed: no more refused than confirmed"): (
-        "The release is sent as early, but its session asks again at once, and is refused once more."
-    ),
     ("many", "≤ 1/6.5 of redis-py's CPU"): _PROFILE,
     ("many-new", "≤ 1/5.5 of redis-py's CPU"): _PROFILE,
     ("cached", "owner inside: ≤ 1.15 × plain"): (
