@@ -129,6 +129,15 @@ REASONS: Final[Mapping[tuple[str, str], str]] = {
         "The median of redis-py is half of its interval of 100 ms, so that the target is one millisecond. "
         + _TWO_CORES
     ),
+    ("redlock, alone", "≥ 1.4 × as fast as pottery"): (
+        "One process packs and reads for five masters, with a fencing token, which pottery has not."
+    ),
+    ("redlock, 1 ms away", "as fast as pottery"): (
+        "A second phase gives all masters one fencing token where the first did not."
+    ),
+    ("redlock, 1 ms away", "≤ 1.3 × one master"): (
+        "One process packs and reads the requests of five masters, and is their proxy too."
+    ),
     ("redlock, contended", "≥ 0.6 × one master"): (
         "Four processes and five masters share two cores, and each process packs and reads for all masters."
     ),
