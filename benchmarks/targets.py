@@ -106,6 +106,21 @@ REASONS: Final[Mapping[tuple[str, str], str]] = {
         "Both steps are scripts, which take the server longer than `SET`: see the row of the server."
     ),
     ("alone", "≤ 0.45 of redis-py's CPU"): _PROFILE,
+    ("alone", "unconfirmed: ≥ 1.8 × as fast as redis-py"): (
+        "The server executes both scripts, which take longer than `SET`, and the next acquire waits for both."
+    ),
+    ("alone", "unconfirmed: ≥ 1.45 × as fast as confirmed"): (
+        "On the same machine a round trip is short, and the work of both steps stays."
+    ),
+    ("alone, 1 ms away", "unconfirmed: ≥ 1.9 × as fast as confirmed"): (
+        "The work of both steps stays, and the proxy's is done in the same process."
+    ),
+    ("alone, two sessions", "unconfirmed: no slower than confirmed"): (
+        "Two sessions of one process take turns in one event loop: the rounds differ by as much."
+    ),
+    ("alone, two sessions", "unconfirmed: no more refused than confirmed"): (
+        "The release is sent as early, but its session asks again at once, and is refused once more."
+    ),
     ("many", "≤ 1/6.5 of redis-py's CPU"): _PROFILE,
     ("many-new", "≤ 1/5.5 of redis-py's CPU"): _PROFILE,
     ("cached", "owner inside: ≤ 1.15 × plain"): (

@@ -38,7 +38,7 @@ class Described(SyncOnly):
         make: Makes it for an asynchronous session.
         lease_type: Of the leases that it gives.
         on_lost: Called when one of them is lost.
-        others: What it needs beside its own session, as a `Redlock` does.
+        others: The sessions that it needs beside its own, as a `Redlock` does.
     """
 
     _elsewhere = "threads can share it; in another process, make one of the same name there"
@@ -162,7 +162,7 @@ class Described(SyncOnly):
 
 
 async def in_thread(what: str, name: str, work: Callable[[], R], *, until_it_ends: bool = False) -> R:
-    """What the work gives, done in a thread of its own and in a copy of the context here.
+    """What the work gives, done in a thread of its own and in a copy of the caller's context.
 
     The loop has few threads for such work, and resolves the names of servers with them as well: where runs
     have all of them, and each waits for a request, none would end.

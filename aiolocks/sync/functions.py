@@ -441,7 +441,7 @@ class BaseSingleFlight(Described):
         Args:
             key: The key that calls must have in common to share a run: a template of the parameters.
             blocking_timeout: Seconds to wait for the run of another caller; None, the default, without end.
-            keep: As of the `SingleFlight`, which gives the default; so for the others.
+            keep: As of the `SingleFlight`, which gives the default; as the next three.
             stale: As of the `SingleFlight`.
             early: As of the `SingleFlight`.
             jitter: As of the `SingleFlight`.
@@ -653,7 +653,7 @@ class BaseSchedule(Described):
         """Decorates a function that another scheduler calls in every process: one process runs it.
 
         Each call claims the nearest tick, as `aiolocks.Schedule.guard` does. The first call for a tick runs
-        the function, in the thread that calls; the others return None at once.
+        the function, in the thread that calls; the later calls return None at once.
 
         Raises:
             TypeError: It is a coroutine function. From a call, besides what the function raises:

@@ -208,7 +208,7 @@ def _outcome(status: int) -> tuple[TickOutcome, str]:
 
 
 async def _let_go(lease: Lease) -> LockError | None:
-    """Releases, and returns what shows that the lock was not held up to here."""
+    """Releases, and returns what shows that the lock was not held until now."""
     try:
         async with asyncio.timeout(_RELEASE_PATIENCE):
             await lease.release()
