@@ -19,7 +19,7 @@ from .._holders import HolderInfo
 from .._infos import KindAndName, LockInfo
 from ..lock.context import Context
 from ..transport.commands.inspect import FIRST, scan
-from .looking import Found, literal_places, look, matching
+from .looking import Scanned, literal_places, look, matching
 
 _KEYS: Final = 4_000
 """Keys of the prefix that are taken from the scan in a second: they cost 1 % of a core of this process."""
@@ -231,7 +231,7 @@ class Census:
         keys, steps = max(_KEYS * seconds, _FEWEST.keys), max(_STEPS * seconds, _FEWEST.steps)
         whole = self._cursor == FIRST
         prefix = self._engine.settings.prefix
-        found = Found(prefix, self._accepts)
+        found = Scanned(prefix, self._accepts)
         cursor: bytes | None = self._cursor
         while cursor is not None and keys > 0 and steps > 0:
             scanned = await self._engine.ask(scan(prefix, cursor))
@@ -245,7 +245,7 @@ class Census:
             self._end_scan()
         return whole and cursor is None
 
-    def _add(self, found: Found) -> None:
+    def _add(self, found: Scanned) -> None:
         for place, queued in found.places.items():
             self._found += self._known.get(place) != self._scans
             if queued or place in self._known or len(self._known) < _MOST:

@@ -38,7 +38,7 @@ Beats = Mapping[str | bytes, int]
 
 
 @final
-class Found:
+class Look:
     """The result of one look: the deadlocks as things stood then.
 
     Args:
@@ -69,7 +69,7 @@ class Found:
                 beats |= {one.bell: one.until_ms for one in occupants.places}
         return {one: min(beat, before.get(one, beat)) for one, beat in beats.items()}
 
-    def confirmed(self, before: Beats) -> Found:
+    def confirmed(self, before: Beats) -> Look:
         """The same, of the waiters alone that were there before, and have said since that they still wait."""
 
         def counts(one: str | bytes, beat: int) -> bool:
@@ -77,7 +77,7 @@ class Found:
 
         waits = {one: wait for one, wait in self.waits.items() if counts(one, wait.beat)}
         occupants = {place: there.of_waiters(counts) for place, there in self._occupants.items()}
-        return Found(waits, occupants)
+        return Look(waits, occupants)
 
     def in_order(self, knot: frozenset[str]) -> list[str]:
         """Each waits for the next one; the youngest waiter comes first."""
@@ -141,11 +141,11 @@ async def deadlocks(engine: Context) -> list[Deadlock]:
     return [one for knot, one in deadlocks.items() if not any(knot < other for other in deadlocks)]
 
 
-async def _look(engine: Context) -> Found:
+async def _look(engine: Context) -> Look:
     records = await engine.ask(publish(engine.settings.prefix, ""))
     suspects = suspects_in(waits_in(records))
     occupants: dict[KindAndName, Occupants] = {}
     for kind, names, command in looks_at(engine, suspects):
         snapshots = await engine.ask(command)
         occupants |= occupants_in(kind, names, snapshots)
-    return Found(suspects, occupants)
+    return Look(suspects, occupants)

@@ -26,7 +26,7 @@ Edges = dict[str, set[str]]
 
 
 @final
-class Lease(NamedTuple):
+class StandingLease(NamedTuple):
     """A lease that stands on the server."""
 
     permits: int
@@ -39,14 +39,14 @@ class Lease(NamedTuple):
 class Occupants(NamedTuple):
     """The holders and waiters of one name."""
 
-    leases: dict[str, Lease]
+    leases: dict[str, StandingLease]
     permits: int | None
     places: tuple[Place, ...]
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Occupants:
         leases = {
-            lease_id(holder.tokens[0]): Lease(
+            lease_id(holder.tokens[0]): StandingLease(
                 holder.permits or 1,
                 (holder.mode or "")[:1],
                 holder.span,
@@ -124,7 +124,7 @@ def _in_the_way(want: Want, occupants: Mapping[KindAndName, Occupants], stay: It
     return found
 
 
-def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, Lease]) -> set[str]:
+def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, StandingLease]) -> set[str]:
     return {
         one
         for one, lease in leases.items()
@@ -134,7 +134,7 @@ def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, Lease]
     }
 
 
-def _behind_writers(want: Want, those_there: Occupants, there: Mapping[str, Lease]) -> set[str]:
+def _behind_writers(want: Want, those_there: Occupants, there: Mapping[str, StandingLease]) -> set[str]:
     """The leases, also its own, that keep out the writers whose reservations are in the way of a reader."""
     assert want.span is not None
     found: set[str] = set()
@@ -145,7 +145,7 @@ def _behind_writers(want: Want, those_there: Occupants, there: Mapping[str, Leas
     return found
 
 
-def _behind_earlier(want: Want, those_there: Occupants, there: Mapping[str, Lease]) -> set[str]:
+def _behind_earlier(want: Want, those_there: Occupants, there: Mapping[str, StandingLease]) -> set[str]:
     """The leases, also its own, that keep out the waiters that have asked before this writer or upgradable.
 
     Of several places that may be its own, the first is taken: so it waits for no waiter that came later.

@@ -52,10 +52,11 @@ class RedlockAlone(Workload):
     def __init__(self, settings: Settings, *, away: int) -> None:
         super().__init__(settings)
         self._away = away
-        self._cycles = settings.size(200 if away else 500, 10)
+        cycles = 200 if away else 500
+        self._cycles = settings.size(cycles, 10)
         self.case = f"{away} ms away" if away else "alone"
         far = f"; each answer comes {away} ms later, through a proxy in the same process" if away else ""
-        self.work = f"one task, {200 if away else 500} times acquire and release, over {_MASTERS} masters, on 50 names{far}"
+        self.work = f"one task, {cycles} times acquire and release, over {_MASTERS} masters, on 50 names{far}"
         self.targets = [faster(1.0 if away else 1.4, "cycle", _PEER[away], than="pottery")]
         if away:
             self.targets.append(at_most(1.3, "cycle", "≤ 1.3 × one master", of=FLOOR))
