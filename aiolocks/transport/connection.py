@@ -334,7 +334,9 @@ class Multiplexed(asyncio.Protocol):
             script = call.script
             if call.plain and script is not None:
                 if (head := call.head) is None:
-                    request = pack(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
+                    request = call.packed or pack(
+                        ("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
+                    )
                 else:
                     request = head + pack(call.args)[4:]  # without the number of the words
                 if len(request) > LONG and self._take_aside(call):
@@ -369,6 +371,7 @@ class Multiplexed(asyncio.Protocol):
             raw.transport.write(data)
         else:
             self._outflow = Outflow(raw.transport, data, self._loop.time)
+            self._outflow.go_on()  # not before `pause_writing` can tell it to stop
 
     def _with_rider(self, call: Request[Any], rider: Request[Any]) -> bytes | None:
         """One request for both, where there is one and it is not long."""
