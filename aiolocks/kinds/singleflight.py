@@ -46,7 +46,7 @@ from ..lock.options import (
 )
 from ..lock.sources import Client, engine_of, source_of
 from ..lock.waiter import Waiter
-from .flights import FlightSteps, GrantTime, Leaving, Left, ended_at, runs
+from .flights import FlightSteps, GrantTime, Leaving, RunEnded, ended_at, runs
 from .outcome import NOT_KEPT, VALUE, Outcome, ended
 from .serializers import JSON, Serializer, checked_serializer
 from .turn import Turn, TurnGroup
@@ -161,9 +161,9 @@ class Keeping:
         return -self.early * math.log(1.0 - random.random()) if self.early else 0.0  # noqa: S311 - as above
 
     def __str__(self) -> str:
-        others = ((name, getattr(self, name)) for name in ("stale", "early", "jitter"))
+        times = ((name, getattr(self, name)) for name in ("stale", "early", "jitter"))
         keep = f"{self.keep:g}" if self.keep_of is None else repr(self.keep_of)
-        return " ".join((f"keep={keep}", *(f"{name}={value:g}" for name, value in others if value)))
+        return " ".join((f"keep={keep}", *(f"{name}={value:g}" for name, value in times if value)))
 
 
 @final
@@ -299,23 +299,23 @@ class Making:
             try:
                 self._engine.check_usable()
                 lease = await self._acquire()
-            except Left as left:
+            except RunEnded as end:
                 # Our own, if it was not confirmed: then we have the very object.
-                if self._made is not None and left.run in self._runs:
-                    return self._own(self._made.confirmed(left))
-                if self.call.is_cache and left.tag == NOT_KEPT and not missed and self._made is None:
+                if self._made is not None and end.run in self._runs:
+                    return self._own(self._made.confirmed(end))
+                if self.call.is_cache and end.tag == NOT_KEPT and not missed and self._made is None:
                     missed = True  # that run could not keep its value: this caller makes one
                     self._ask_anew()
                     continue
                 try:
-                    outcome = Outcome.of_another(self.call.name, left, self.call.serializer)
+                    outcome = Outcome.of_another(self.call.name, end, self.call.serializer)
                 except Exception as error:
                     if self.call.fingerprint or self._anew is not None or begun == _MOST_LOSSES - 1:
                         raise
                     self._tell_unreadable(error)
-                    self._ask_anew(replaces=left.run)
+                    self._ask_anew(replaces=end.run)
                     continue
-                self.ended_at = ended_at(left, asked=self.asked)
+                self.ended_at = ended_at(end, asked=self.asked)
                 return outcome
             except LockError as error:
                 return self._own(self._unpublished(error))

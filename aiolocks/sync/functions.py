@@ -282,7 +282,7 @@ class BaseTurnstile(Described):
         async def undo(passage: Any) -> None:
             await _end(passage, None)
 
-        thread, errand = self._thread(), Errand(enter, undo=undo)
+        thread, errand = self._join_loop(), Errand(enter, undo=undo)
         try:
             passage = thread.do(errand)
             self._passages.append((me, passage))
@@ -533,7 +533,7 @@ class Turn(SyncOnly):
         if self._turn is not None:
             raise RuntimeError("a turn is entered once: call turn() again")
         flight, key = self._flight, self._key
-        it, thread = flight._here(), flight._thread()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module
+        it, thread = flight._here(), flight._join_loop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module
 
         async def enter() -> Any:
             return await it.turn(key).__aenter__()
@@ -680,7 +680,7 @@ class BaseSchedule(Described):
     def __enter__(self) -> Self:
         if self._keeping is not None:
             raise RuntimeError(f"{self!r} is kept already: enter it once in a process")
-        it, thread = self._here(), self._thread()
+        it, thread = self._here(), self._join_loop()
 
         async def leave(entered: Any) -> None:
             await entered.__aexit__(None, None, None)
@@ -818,7 +818,7 @@ class BaseLeadership(BaseLock[TermT], Generic[TermT]):
             while (change := self._link.ask(lambda: _next(changes, end))) is not end:
                 yield change
         finally:
-            with_loop = self._thread()
+            with_loop = self._join_loop()
             with_loop.tell(lambda: with_loop.begin(_close(changes)))
 
 

@@ -336,7 +336,9 @@ class Multiplexed(asyncio.Protocol):
             script = call.script
             if call.plain and script is not None:
                 if (head := call.head) is None:
-                    request = pack(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
+                    request = call.packed or pack(
+                        ("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
+                    )
                 else:
                     request = head + pack(call.args)[4:]  # without the number of the words
                 if len(request) > LONG and self._take_aside(call):

@@ -25,7 +25,7 @@ from ... import (
 from ..._tasks import spawn
 from ..._visible import visible
 from ...kinds.schedule.plan import Dues
-from ...kinds.schedule.run import Outcome, Run, at, claim_nearest
+from ...kinds.schedule.run import Run, TickOutcome, at, claim_nearest
 from ...lock.options import Options, lock_name
 from ...lock.sources import engine_of
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
@@ -200,7 +200,7 @@ async def _claim_tick(session: Session, order: Order) -> Run | None:
     return None
 
 
-def _outcome(status: int) -> tuple[Outcome, str]:
+def _outcome(status: int) -> tuple[TickOutcome, str]:
     """The outcome that the history of the schedule must record."""
     if status == 0:
         return "done", ""

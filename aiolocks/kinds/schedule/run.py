@@ -246,7 +246,7 @@ def _or_none(text: bytes) -> int | None:
 
 # -- The tick that a job is given, and the records of the history.
 
-Outcome = Literal["running", "done", "failed", "timeout", "stopped", "lost", "skipped", "missed"]
+TickOutcome = Literal["running", "done", "failed", "timeout", "stopped", "lost", "skipped", "missed"]
 
 _SKIPPED: Final = "skipped"
 
@@ -300,7 +300,7 @@ class TickRecord:
         metadata: The metadata of the user: of the session and of the schedule.
     """
 
-    outcome: Outcome
+    outcome: TickOutcome
     due: dt.datetime | None
     began: dt.datetime
     ended: dt.datetime | None
@@ -501,7 +501,7 @@ class Run:
         """Something is run: unless `ended` says more, it is lost."""
         self._commands.outcome = "lost"
 
-    def ended(self, outcome: Outcome, detail: str = "") -> None:
+    def ended(self, outcome: TickOutcome, detail: str = "") -> None:
         """The run has ended, as the release of the lease must record."""
         self._commands.outcome, self._commands.detail = outcome, detail[:_MOST_DETAIL]
 
@@ -577,7 +577,7 @@ class Run:
             self.ended("done")
         return result
 
-    def _how_ended(self, error: BaseException, limit: BodyScope) -> Outcome:
+    def _how_ended(self, error: BaseException, limit: BodyScope) -> TickOutcome:
         if not isinstance(error, asyncio.CancelledError):
             return "timeout" if limit.told else "failed"
         if self._engine.closing:
@@ -625,7 +625,7 @@ class Run:
     def take_back(self) -> None:
         """Synchronous: the job was never called, and another process may run the tick."""
         if not self._commands.outcome:
-            possession = self.lease._possession  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no await fits here
+            possession = self.lease._possession  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - a callback cannot await
             possession.lose("its schedule was stopped before the run began")
             self._engine.take_back(possession.ending(), self.lease.ttl)
 
