@@ -54,6 +54,9 @@ class _Line:
 _LINES = (
     _Line("One task acquires and releases a free lock: ms", "alone", "cycle", scale=0.001, digits=2),
     _Line(
+        "The same with `confirm=False`: ms", "alone", "cycle", "aiolocks, unconfirmed", scale=0.001, digits=2
+    ),
+    _Line(
         "200 tasks, each with a lock that nobody else wants: acquisitions a second, of all together",
         "many", "throughput", digits=0, more=True,
     ),

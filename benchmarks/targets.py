@@ -106,6 +106,18 @@ REASONS: Final[Mapping[tuple[str, str], str]] = {
         "Both steps are scripts, which take the server longer than `SET`: see the row of the server."
     ),
     ("alone", "≤ 0.45 of redis-py's CPU"): _PROFILE,
+    ("alone", "unconfirmed: ≥ 1.8 × as fast as redis-py"): (
+        "The server executes both scripts, which take longer than `SET`, and the next acquire waits for both."
+    ),
+    ("alone", "unconfirmed: ≥ 1.45 × as fast as confirmed"): (
+        "On the same machine a round trip is short, and the work of both steps stays."
+    ),
+    ("alone, 1 ms away", "unconfirmed: ≥ 1.9 × as fast as confirmed"): (
+        "The work of both steps stays, and the proxy's is done in the same process."
+    ),
+    ("alone, two sessions", "unconfirmed: no slower than confirmed"): (
+        "Two sessions of one process take turns in one event loop: the rounds differ by as much."
+    ),
     ("many", "≤ 1/6.5 of redis-py's CPU"): _PROFILE,
     ("many-new", "≤ 1/5.5 of redis-py's CPU"): _PROFILE,
     ("cached", "owner inside: ≤ 1.15 × plain"): (
@@ -116,6 +128,15 @@ REASONS: Final[Mapping[tuple[str, str], str]] = {
     ("handover", "≤ 1/50 of redis-py"): (
         "The median of redis-py is half of its interval of 100 ms, so that the target is one millisecond. "
         + _TWO_CORES
+    ),
+    ("redlock, alone", "≥ 1.4 × as fast as pottery"): (
+        "One process packs and reads for five masters, with a fencing token, which pottery has not."
+    ),
+    ("redlock, 1 ms away", "as fast as pottery"): (
+        "A second phase gives all masters one fencing token where the first did not."
+    ),
+    ("redlock, 1 ms away", "≤ 1.3 × one master"): (
+        "One process packs and reads the requests of five masters, and is their proxy too."
     ),
     ("redlock, contended", "≥ 0.6 × one master"): (
         "Four processes and five masters share two cores, and each process packs and reads for all masters."

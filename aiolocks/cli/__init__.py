@@ -1,4 +1,4 @@
-"""The `aiolocks` command: `demo`, `run`, and those that look at locks or free them; needs the `cli` extra."""
+"""The `aiolocks` command, which runs programs under locks, shows and frees locks; needs the `cli` extra."""
 
 from __future__ import annotations
 

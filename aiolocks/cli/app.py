@@ -64,7 +64,7 @@ def _other_names() -> Generator[None]:
 class _Group(click.Group):
     """Commands that end as a shell expects when something outside ends them.
 
-    Left to click they would end with 1, and that is an answer: nobody holds it.
+    Left to click they would end with 1, and that is an answer: no process holds it.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """How a command ends that cannot do what it was asked: one line on stderr, and a status that says why.
 
-The numbers are those of sysexits.h and of the shells. A wrong command line ends with 2, as with most tools.
+The numbers are as in sysexits.h and in the shells. A wrong command line ends with 2, as with most tools.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TextIO
 from .._visible import in_line
 
 NOT_HELD: Final = 1
-"""Of those that look for a holder: there is none."""
+"""Of commands that look for a holder: there is none."""
 DEADLOCKED: Final = 1
 """Of the one that looks for deadlocks: there is one."""
 AMISS: Final = 1
@@ -68,7 +68,7 @@ class CommandError(Exception):
 def say(message: object) -> None:
     """One line on stderr, marked as ours: the command that `run` runs writes there too.
 
-    What others have written in it is escaped. If nobody reads that, nothing else must go wrong for it.
+    What other programs have written in it is escaped. If no program reads that, nothing else must go wrong.
     """
     stderr: TextIO | None = sys.stderr
     if stderr is None:  # it was closed before we came

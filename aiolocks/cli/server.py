@@ -197,7 +197,7 @@ async def _refuse_mismatch(target: Target, error: BaseException) -> None:
 
 
 async def _refuse_several(client: Redis | RedisCluster, target: Target) -> None:
-    """A node of a cluster knows its own part only: of the rest it would say that nobody holds it."""
+    """A node of a cluster knows its own part only: of the rest it would say that no process holds it."""
     try:
         async with asyncio.timeout(_PATIENCE):
             info: dict[str, Any] = await client.info()  # pyright: ignore[reportUnknownMemberType]

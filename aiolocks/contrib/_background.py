@@ -43,7 +43,7 @@ def checked(background: Any) -> tuple[Checked, ...]:
     """
     if not isinstance(background, Iterable) or isinstance(background, str):
         raise TypeError(f"background is a list of functions of the session: [sweep], not {background!r}")
-    works: tuple[Any, ...] = tuple(background)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - checked here
+    works: tuple[Any, ...] = tuple(background)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - checked below
     return tuple(map(_checked, works))
 
 

@@ -69,9 +69,9 @@ class Telling:
         async def telling(message: _Message) -> None:
             fields = counted.fields
             if fields and message["type"] == "http.response.start":
-                others = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _ON_THE_WIRE]
+                kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _ON_THE_WIRE]
                 ours = zip(_ON_THE_WIRE, (value.encode("ascii") for value in fields.values()), strict=True)
-                message = {**message, "headers": [*others, *ours]}
+                message = {**message, "headers": [*kept, *ours]}
             await send(message)
 
         await self._app(scope, receive, telling)

@@ -27,8 +27,8 @@ class Handling:
         self.may = False
 
     @contextmanager
-    def here(self) -> Generator[None]:
-        """For the code in the block, and for the tasks and threads that it starts."""
+    def as_current(self) -> Generator[None]:
+        """It is the current one for the code in the block, and for the tasks and threads that this starts."""
         outer = _current.set(self)
         try:
             yield

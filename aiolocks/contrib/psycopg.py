@@ -3,7 +3,7 @@
 ```python
 with locks.lock("orders") as lease, psycopg.connect(url) as connection:
     fence(connection, lease)
-    connection.execute(...)  # from here on, no transaction with an older lease commits
+    connection.execute(...)  # from now on, no transaction with an older lease commits
 ```
 """
 

@@ -3,7 +3,7 @@
 ```python
 async with Lock(redis, "orders") as lease, engine.begin() as connection:
     await fence(connection, lease)
-    await connection.execute(...)  # from here on, no transaction with an older lease commits
+    await connection.execute(...)  # from now on, no transaction with an older lease commits
 ```
 """
 

@@ -1,8 +1,8 @@
 """The names of a prefix, for a screen that is kept up to date: read little by little if they are many.
 
 Up to some hundreds of names, all of them are read at each look. Of more, each look goes on with the scan, and
-reads the names on the screen, those with a queue, and some of the others in turn: the costs of a look, here
-and on the server, do not grow with the number of names.
+reads the names on the screen, the names with a queue, and a part of the remaining names in turn: the costs of
+a look, in this process and on the server, do not grow with the number of names.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .._holders import HolderInfo
 from .._infos import KindAndName, LockInfo
 from ..lock.context import Context
 from ..transport.commands.inspect import FIRST, scan
-from .looking import Found, literal_places, look, matching
+from .looking import Scanned, literal_places, look, matching
 
 _KEYS: Final = 4_000
-"""Keys of the prefix that are taken from the scan in a second: they cost 1 % of a core here."""
+"""Keys of the prefix that are taken from the scan in a second: they cost 1 % of a core of this process."""
 _STEPS: Final = 50
 """Steps of the scan in a second, of a thousand keys of the server each: they cost 1 % of its core."""
 _NAMES: Final = 200
-"""Names that are read in a second: 1 % of a core here."""
+"""Names that are read in a second: 1 % of a core of this process."""
 _AT_FIRST: Final = 5
 """The first scan is so many times as fast, to find at once the names that have waiters."""
 _MOST: Final = 50_000
@@ -61,7 +61,7 @@ Rank = tuple[int, float, str, str]
 
 
 def rank(info: LockInfo) -> Rank:
-    """Sorts locks: those with the most waiters come first, then those that have been held for longest."""
+    """Sorts locks: first by the number of waiters, the most first, then by how long they have been held."""
     # Since when, not for how long: not all names are read in the same moment.
     since = min((holder.held_since or math.inf for holder in info.holders), default=math.inf)
     return -info.waiters, since, info.name, info.kind
@@ -90,7 +90,7 @@ class Census:
         self._accepts = matching(pattern)
         self._places = literal_places(pattern)  # which need no scan
         self._known: dict[KindAndName, int] = {}  # with the number of the scan that has found it last
-        self._queued: dict[KindAndName, int] = {}  # the same, of those with a queue
+        self._queued: dict[KindAndName, int] = {}  # the same, of names with a queue
         self._lasting: dict[
             KindAndName, int
         ] = {}  # the same, of schedules and leaderships that have ever been used
@@ -142,7 +142,7 @@ class Census:
 
     @property
     def lasting(self) -> list[KindAndName]:
-        """Schedules and leaderships, also those that nobody runs or leads now."""
+        """Schedules and leaderships, also while no process runs or leads them."""
         return list(self._lasting)
 
     def ranked(self) -> list[tuple[Any, LockInfo]]:
@@ -187,12 +187,12 @@ class Census:
         return await self._read_all([place for place in places if place in self._known])
 
     async def look(self, seconds: float, shown: Iterable[LockInfo], *, new_names: int = 1) -> list[Reading]:
-        """Reads the locks that are shown, and as many others as it can read in `seconds`.
+        """Reads the locks that are shown, and as many further ones as it can read in `seconds`.
 
         Args:
             seconds: The time that a look may cost its share of.
             shown: Locks that are read in any case.
-            new_names: How many times as many others are read while some have never been read.
+            new_names: How many times as many further locks are read while some have never been read.
 
         Returns:
             All that was read.
@@ -221,7 +221,7 @@ class Census:
         return [self._keep(place, read.get(place)) for place in places]
 
     def _new_first(self) -> Iterator[KindAndName]:
-        """All known names; those that have never been read come first."""
+        """All known names; first the names that have never been read."""
         yield from self.unread()
         yield from self._read
 
@@ -231,7 +231,7 @@ class Census:
         keys, steps = max(_KEYS * seconds, _FEWEST.keys), max(_STEPS * seconds, _FEWEST.steps)
         whole = self._cursor == FIRST
         prefix = self._engine.settings.prefix
-        found = Found(prefix, self._accepts)
+        found = Scanned(prefix, self._accepts)
         cursor: bytes | None = self._cursor
         while cursor is not None and keys > 0 and steps > 0:
             scanned = await self._engine.ask(scan(prefix, cursor))
@@ -245,7 +245,7 @@ class Census:
             self._end_scan()
         return whole and cursor is None
 
-    def _add(self, found: Found) -> None:
+    def _add(self, found: Scanned) -> None:
         for place, queued in found.places.items():
             self._found += self._known.get(place) != self._scans
             if queued or place in self._known or len(self._known) < _MOST:

@@ -38,11 +38,11 @@ Beats = Mapping[str | bytes, int]
 
 
 @final
-class Found:
+class Look:
     """The result of one look: the deadlocks as things stood then.
 
     Args:
-        waits: Those that could be part of one.
+        waits: The waits that could be part of a deadlock.
         occupants: The holders and waiters of what they wait for.
     """
 
@@ -58,7 +58,7 @@ class Found:
         """The beats with which all that may be part of a deadlock was found first; empty where there is none.
 
         Args:
-            before: Those of the look before.
+            before: The beats of the look before.
             told: Waits whose deadlock does not count, since it is known.
         """
         beats: dict[str | bytes, int] = {
@@ -69,15 +69,15 @@ class Found:
                 beats |= {one.bell: one.until_ms for one in occupants.places}
         return {one: min(beat, before.get(one, beat)) for one, beat in beats.items()}
 
-    def confirmed(self, before: Beats) -> Found:
-        """The same, of those alone that were there before, and have said since that they still wait."""
+    def confirmed(self, before: Beats) -> Look:
+        """The same, of the waiters alone that were there before, and have said since that they still wait."""
 
         def counts(one: str | bytes, beat: int) -> bool:
             return beat > before.get(one, _NEVER)
 
         waits = {one: wait for one, wait in self.waits.items() if counts(one, wait.beat)}
         occupants = {place: there.of_waiters(counts) for place, there in self._occupants.items()}
-        return Found(waits, occupants)
+        return Look(waits, occupants)
 
     def in_order(self, knot: frozenset[str]) -> list[str]:
         """Each waits for the next one; the youngest waiter comes first."""
@@ -141,11 +141,11 @@ async def deadlocks(engine: Context) -> list[Deadlock]:
     return [one for knot, one in deadlocks.items() if not any(knot < other for other in deadlocks)]
 
 
-async def _look(engine: Context) -> Found:
+async def _look(engine: Context) -> Look:
     records = await engine.ask(publish(engine.settings.prefix, ""))
     suspects = suspects_in(waits_in(records))
     occupants: dict[KindAndName, Occupants] = {}
     for kind, names, command in looks_at(engine, suspects):
         snapshots = await engine.ask(command)
         occupants |= occupants_in(kind, names, snapshots)
-    return Found(suspects, occupants)
+    return Look(suspects, occupants)

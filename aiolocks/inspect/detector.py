@@ -3,7 +3,7 @@
 While tasks of it wait and hold something, the session publishes that, and reads what all sessions have
 published, in one request each `EVERY` seconds.
 
-Of a deadlock, each session tells of its own waiters. With `on_deadlock="raise"` the youngest waiter of those
+Of a deadlock, each session tells of its own waiters. With `on_deadlock="raise"` the youngest of the waiters
 that may be told gets the error: all sessions know the same one, for it is the record that says how old it is.
 """
 
@@ -23,7 +23,7 @@ from ..lock.waiter import Waiter
 from ..transport import Fault, Request
 from ..transport.commands.snapshots import Snapshot
 from ..transport.commands.waits import publish
-from .deadlocks import EVERY, PATIENCE, Beats, Found, looks_at, occupants_in, suspects_in
+from .deadlocks import EVERY, PATIENCE, Beats, Look, looks_at, occupants_in, suspects_in
 from .knots import Occupants
 from .waits import Wait, record_of, wait_of, waits_in
 
@@ -48,8 +48,8 @@ class Detector:
 
     Invariants:
     - its published record is taken back in the step in which the last of these waits ends, and is written
-      again where others remain: each request replaces the record of the last one that was sent, for what was
-      forgotten before it was sent has replaced nothing;
+      again where other waits remain: each request replaces the record of the last one that was sent, for what
+      was forgotten before it was sent has replaced nothing;
     - one request of it is under way at most, but for the one that takes back.
     """
 
@@ -210,13 +210,13 @@ class Detector:
         self._calls = [call for call in self._calls if not call.done]
         if self._calls:
             return
-        found = Found(suspects, self._occupants)
+        found = Look(suspects, self._occupants)
         confirmed = found.confirmed(self._before)
         self._before = found.since(self._before)
         for knot in confirmed.knots:
             self._tell(confirmed, knot)
 
-    def _tell(self, found: Found, knot: frozenset[str]) -> None:
+    def _tell(self, found: Look, knot: frozenset[str]) -> None:
         """All waiters of this session that are part of it; one of them gets an error, if it is to."""
         deadlock = found.described(knot)
         own = [one for one in found.in_order(knot) if one in self._published]

@@ -46,7 +46,7 @@ async def force_release(
 
 
 def name_space(kind: object, among: Collection[str] | None = None) -> str:
-    """The name space of that kind; checked to be one of these, or of those that can be freed or reset."""
+    """The name space of that kind; checked to be in `among`, or one that can be freed or reset."""
     same = {one.name: one.of for one in kinds().values() if one.of}
     among = forcible() if among is None else among
     given = same.get(kind, kind) if isinstance(kind, str) else kind
@@ -77,7 +77,7 @@ async def _force(
         released = await engine.ask(force, told=engine.wake_own)
         if released.freed or not snapshot.grants:
             return snapshot
-    return None  # it went from hand to hand: nobody stays on it
+    return None  # it went from hand to hand: no holder stays
 
 
 def _lose(engine: Context, tokens: set[str], described: str) -> None:

@@ -1,10 +1,10 @@
 """Which waits never end: a graph of tasks and leases, and nothing else.
 
-A task that waits is released if what it wants could be had once all others that are not stuck have let go
-of everything. So the stuck ones are what is left when that is done again and again (the reduction of Holt's
-resource graphs, 1972): it is right for locks with one holder, for permits, of which any that are given back
-will do, and for spans, of which some exclude others. Among the stuck, a deadlock is a set of tasks each of
-which waits for all the others (a strongly connected part); the rest only waits for those.
+A task that waits is released if what it wants could be had once all other tasks that are not stuck have let
+go of everything. So the stuck ones are what is left when that is done again and again (the reduction of
+Holt's resource graphs, 1972): it is right for locks with one holder, for permits, of which any that are given
+back will do, and for spans, of which some exclude each other. Among the stuck, a deadlock is a set of tasks
+each of which waits for all the rest of it (a strongly connected part); the remaining tasks wait for the set.
 
 A reader that waits behind a writer, which waits for a reader, needs no lease of the writer: what keeps the
 writer out is in the reader's way. So it is for a writer or an upgradable that waits behind an earlier one of
@@ -22,11 +22,11 @@ from ..transport.commands.snapshots import Place, Snapshot
 from .waits import Wait, Want
 
 Edges = dict[str, set[str]]
-"""For each wait, those that it waits for, by id."""
+"""For each wait, by its id, the ids of the waits that it waits for."""
 
 
 @final
-class Lease(NamedTuple):
+class StandingLease(NamedTuple):
     """A lease that stands on the server."""
 
     permits: int
@@ -39,14 +39,14 @@ class Lease(NamedTuple):
 class Occupants(NamedTuple):
     """The holders and waiters of one name."""
 
-    leases: dict[str, Lease]
+    leases: dict[str, StandingLease]
     permits: int | None
     places: tuple[Place, ...]
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Occupants:
         leases = {
-            lease_id(holder.tokens[0]): Lease(
+            lease_id(holder.tokens[0]): StandingLease(
                 holder.permits or 1,
                 (holder.mode or "")[:1],
                 holder.span,
@@ -95,7 +95,7 @@ def stuck(waits: Mapping[str, Wait], occupants: Mapping[KindAndName, Occupants])
 
 
 def _in_the_way(want: Want, occupants: Mapping[KindAndName, Occupants], stay: Iterable[str]) -> set[str]:
-    """The leases for which it waits if all others go; empty if the lock can be had then."""
+    """The leases for which it waits if all other leases go; empty if the lock can be had then."""
     found: set[str] = set()
     for place in want.places:
         those_there = occupants.get(place)
@@ -124,7 +124,7 @@ def _in_the_way(want: Want, occupants: Mapping[KindAndName, Occupants], stay: It
     return found
 
 
-def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, Lease]) -> set[str]:
+def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, StandingLease]) -> set[str]:
     return {
         one
         for one, lease in leases.items()
@@ -134,7 +134,7 @@ def _excluding(mode: str, span: tuple[float, float], leases: Mapping[str, Lease]
     }
 
 
-def _behind_writers(want: Want, those_there: Occupants, there: Mapping[str, Lease]) -> set[str]:
+def _behind_writers(want: Want, those_there: Occupants, there: Mapping[str, StandingLease]) -> set[str]:
     """The leases, also its own, that keep out the writers whose reservations are in the way of a reader."""
     assert want.span is not None
     found: set[str] = set()
@@ -145,10 +145,10 @@ def _behind_writers(want: Want, those_there: Occupants, there: Mapping[str, Leas
     return found
 
 
-def _behind_earlier(want: Want, those_there: Occupants, there: Mapping[str, Lease]) -> set[str]:
-    """The leases, also its own, that keep out those that have asked before this writer or upgradable.
+def _behind_earlier(want: Want, those_there: Occupants, there: Mapping[str, StandingLease]) -> set[str]:
+    """The leases, also its own, that keep out the waiters that have asked before this writer or upgradable.
 
-    Of several places that may be its own, the first is taken: so it waits for nobody that came later.
+    Of several places that may be its own, the first is taken: so it waits for no waiter that came later.
     """
     plain = [one for one in those_there.places if not one.under]
     own = [one for one in plain if (one.mode, one.span) == (want.mode, want.span)]
@@ -177,8 +177,8 @@ def knots(edges: Mapping[str, set[str]]) -> list[frozenset[str]]:
 class _Walk:
     """Through the whole graph, depth first (Tarjan 1972), without recursion: rings may be long.
 
-    Invariant: on the path are those that were reached and are not yet known to be a part of their own; `low`
-    is the first of them that each can reach.
+    Invariant: on the path are the nodes that were reached and are not yet known to be a part of their own;
+    `low` is the first of them that each can reach.
     """
 
     def __init__(self, edges: Mapping[str, set[str]]) -> None:
@@ -226,7 +226,7 @@ class _Walk:
 
 
 def in_order(knot: frozenset[str], edges: Mapping[str, set[str]], first: str) -> list[str]:
-    """A shortest cycle through that one, and then the others."""
+    """A shortest cycle through that one, and then the remaining ones."""
     came_from: dict[str, str] = {}
     reached = [first]
     for one in reached:

@@ -21,7 +21,7 @@ from ..lock.options import lock_name
 from ..transport import Request
 from ..transport.commands.family import Family, families, kinds
 from ..transport.commands.inspect import FIRST, scan, scan_everything
-from ..transport.commands.snapshots import Snapshot, Waiter
+from ..transport.commands.snapshots import QueuedWaiter, Snapshot
 from ..transport.commands.waits import KIND as WAITS
 from ..transport.keys import ParsedKey, parse, prefix_of
 
@@ -68,9 +68,9 @@ def matching(pattern: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(pattern)).match
 
 
-async def scan_names(engine: Context, accepts: Callable[[str], object]) -> Found:
+async def scan_names(engine: Context, accepts: Callable[[str], object]) -> Scanned:
     """All that stands on the server under the prefix of the session, among the names that are asked for."""
-    found = Found(engine.settings.prefix, accepts)
+    found = Scanned(engine.settings.prefix, accepts)
     cursor: bytes | None = FIRST
     while cursor is not None:
         scanned = await engine.ask(scan(engine.settings.prefix, cursor))
@@ -111,12 +111,12 @@ async def prefixes_in_use(engine: Context) -> dict[str, int]:
 
 
 @final
-class Found:
+class Scanned:
     """The result of a scan of a prefix so far, among the names that are asked for.
 
     Attributes:
         places: Where somebody may hold or wait; True where a queue stands, so that somebody may wait.
-        lasting: Schedules and leaderships, also those that nobody runs or leads now.
+        lasting: Schedules and leaderships, also while no process runs or leads them.
         foreign: Keys that are not ours, and how they are shown.
     """
 
@@ -161,7 +161,7 @@ def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
 
 
 async def look(engine: Context, places: Iterable[KindAndName], *, waiters: int) -> list[LockInfo]:
-    """Reads these places; leaves out those where nothing stands.
+    """Reads these places; leaves out the places where nothing stands.
 
     `waiters` is how many of each name are described.
     """
@@ -242,7 +242,7 @@ def info(kind: str, name: str, snapshot: Snapshot, prefix: str) -> LockInfo:
     )
 
 
-def _waiter_info(waiter: Waiter, now_us: int) -> WaiterInfo:
+def _waiter_info(waiter: QueuedWaiter, now_us: int) -> WaiterInfo:
     host, pid, _ = whereabouts(described_in(waiter.card) or {})
     since = waiter.since_us
     return WaiterInfo(

@@ -1,4 +1,4 @@
-"""What a session takes from here: its methods for operators, and its search for deadlocks."""
+"""What a session takes from this package: its methods for operators, and its search for deadlocks."""
 
 from .deadlocks import deadlocks
 from .detector import Detector

@@ -29,7 +29,7 @@ class Twins(NamedTuple):
 
 
 def twins(places: Collection[KindAndName]) -> list[Twins]:
-    """Those among them that stand in both forms."""
+    """The names among them that stand in both forms."""
     return sorted(
         Twins(kind, plain, name)
         for kind, name in places
@@ -43,7 +43,7 @@ def in_words(found: Iterable[Twins]) -> list[str]:
 
 
 async def twins_in_use(engine: Context) -> list[Twins]:
-    """Those among the names that are held, or were used lately: their fence stands for that.
+    """The same of the names that are held, or were used lately: their fence stands for that.
 
     Of a large server it looks at a part.
     """

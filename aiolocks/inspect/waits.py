@@ -23,8 +23,8 @@ class Want(NamedTuple):
 
     Attributes:
         places: Where holders may be in its way.
-        own: Possessions that are not in its way, by lease id: those of the same owner, and the one that the
-            task upgrades.
+        own: Possessions that are not in its way, by lease id: the possessions of the same owner, and the one
+            that the task upgrades.
     """
 
     places: tuple[KindAndName, ...]
@@ -42,7 +42,7 @@ class Want(NamedTuple):
 
 
 @final
-class Held(NamedTuple):
+class HeldLease(NamedTuple):
     """A lease that a waiting task has entered."""
 
     lease_id: str
@@ -74,11 +74,11 @@ class Wait(NamedTuple):
     waited: float
     told: bool
     want: Want
-    holds: tuple[Held, ...]
+    holds: tuple[HeldLease, ...]
 
 
 def wait_of(engine: Context, acquisition: Waiter, *, told: bool) -> Wait | None:
-    """The wait of an acquisition; None if its task holds nothing that lasts, or nobody looks at its kind."""
+    """The wait of an acquisition; None if its task holds nothing that lasts, or its kind is not searched."""
     claim, holding = acquisition.lease, held(acquisition.inside, lasting=True)
     wanted = claim.wanted()
     holds = tuple(one for one in (_held(engine, possession) for possession in holding) if one is not None)
@@ -108,12 +108,12 @@ def wait_of(engine: Context, acquisition: Waiter, *, told: bool) -> Wait | None:
     )
 
 
-def _held(engine: Context, possession: Possession) -> Held | None:
+def _held(engine: Context, possession: Possession) -> HeldLease | None:
     wanted = possession.claim.wanted()
     if wanted is None:
         return None
     places = _places(engine, wanted.keys)
-    return Held(lease_id(possession.claim.owner), places, possession.kind, possession.name)
+    return HeldLease(lease_id(possession.claim.owner), places, possession.kind, possession.name)
 
 
 def _places(engine: Context, keys: Iterable[bytes]) -> tuple[KindAndName, ...]:
@@ -156,7 +156,9 @@ def _read(fields: list[Any], beat: Any) -> Wait:
     )
     if want.mode and (want.mode not in _MODES or want.span is None):
         raise ValueError(want.mode)
-    holds = tuple(Held(str(one[0]), _read_places(one[1]), str(one[2]), str(one[3])) for one in wait.holds)
+    holds = tuple(
+        HeldLease(str(one[0]), _read_places(one[1]), str(one[2]), str(one[3])) for one in wait.holds
+    )
     return wait._replace(
         beat=int(beat),
         since_us=int(wait.since_us),

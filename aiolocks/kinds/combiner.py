@@ -205,7 +205,7 @@ class HandedOut(NamedTuple):
 
 
 @final
-class Told(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
+class AnswersKnown(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
     """Ends the acquire of a session whose items have answers.
 
     Attributes:
@@ -412,7 +412,7 @@ class CombinerSteps(LockSteps):
             Entry(int(first), int(last), tag.decode(), payload) for first, last, tag, payload in answers
         ]
         rows = [Row(int(first), int(last)) for first, last in zip(missing[::2], missing[1::2], strict=True)]
-        return Refused(None, rung, error=Told(int(settled), entries, rows))
+        return Refused(None, rung, error=AnswersKnown(int(settled), entries, rows))
 
     def _answer_to_brought(self, brought: Brought, raw: Any) -> Answer:
         first, taken, waiting, answer = raw
@@ -969,8 +969,8 @@ class Combining:
                     lease = await self._binding.acquire(None)
                 finally:
                     self._acquiring = False
-            except Told as told:
-                self._hear(told)
+            except AnswersKnown as known:
+                self._hear(known)
             except BackendError as error:
                 self._fail_brought(error)
                 if not goes_on(error) or not self._workers:
@@ -987,10 +987,10 @@ class Combining:
             else:
                 await self._run_once(lease)
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, known: AnswersKnown) -> None:
         """What the server has told of items of this session."""
         waiting = sorted(self._waiting)  # as they are, in nearly all cases
-        for entry in told.answers:
+        for entry in known.answers:
             numbers = waiting[bisect_left(waiting, entry.first) : bisect_right(waiting, entry.last)]
             if not numbers:
                 continue
@@ -998,13 +998,13 @@ class Combining:
             for number in numbers:
                 if number in self._waiting:
                     self._waiting.pop(number).settle(outcome)
-        for number in [one for one in self._waiting if one <= told.settled]:
+        for number in [one for one in self._waiting if one <= known.settled]:
             item = self._waiting.pop(number)
             if item.ours is not None:
                 item.settle(item.ours)  # of a run in this session: its end is confirmed only now
             else:
                 item.fail(LockLostError(LABEL, self._name, _NO_ANSWER))
-        for row in told.missing:
+        for row in known.missing:
             for number in [one for one in self._waiting if row.first <= one <= row.last]:
                 self._waiting.pop(number).fail(LockLostError(LABEL, self._name, _UNKNOWN))
 

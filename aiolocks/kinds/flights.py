@@ -50,7 +50,8 @@ KINDS: Final = (
     Kind(RUNS, "turn", "Turn", made_by="SingleFlight"),
 )
 
-_NO_AGES: Final[dict[int, float | None]] = {-1: None, -2: math.inf}
+_WORDS_FOR_AGES: Final[dict[int, float | None]] = {-1: None, -2: math.inf}
+"""What the server says in place of an age: that the result is kept, and that its clock was set back."""
 
 
 @final
@@ -84,8 +85,8 @@ class Leaving:
     pause_ms: int | None = None
 
 
-class Left(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
-    """Ends the acquire of a caller that has waited, or came later: a run has left this.
+class RunEnded(LockError):  # noqa: N818 - it is no error: how an acquire ends that has become needless
+    """Ends the acquire of a caller that has waited, or came later: a run has ended with this result.
 
     Attributes:
         run: Fencing token of the run.
@@ -250,9 +251,9 @@ class FlightSteps(LockSteps):
             return Refused(None if raw[1] < 0 else raw[1], raw[3:])
         if raw[0] == 2:
             _, run, age_us, due, tag, payload, *rung = raw
-            age = _NO_AGES.get(age_us, age_us)
-            left = Left(int(run), age, asked_at, tag.decode(), payload, due=due == 1)
-            return Refused(None, rung, error=left)
+            age = _WORDS_FOR_AGES.get(age_us, age_us)
+            end = RunEnded(int(run), age, asked_at, tag.decode(), payload, due=due == 1)
+            return Refused(None, rung, error=end)
         return Refused(None, raw[1:], error=FingerprintError(self._name))
 
     def tell_busy(self) -> None:
@@ -313,13 +314,13 @@ def runs(
     return commands, bind(commands)
 
 
-def ended_at(left: Left, *, asked: float) -> float:
+def ended_at(end: RunEnded, *, asked: float) -> float:
     """Loop time up to which a task must have come to get the result of that run.
 
     `asked` is when the asker began to ask: the run was going on later, for the asker was told of it. However
     long the answer was on its way, who came meanwhile came later than the run ended.
     """
-    return NEVER if left.age_us is None else max(asked, left.asked_at - left.age_us / 1e6)
+    return NEVER if end.age_us is None else max(asked, end.asked_at - end.age_us / 1e6)
 
 
 @final

@@ -99,8 +99,8 @@ class SeveralSteps(FamilySteps):
         # keys have them, so that a script can tell whether it is a bell of its name. The same names always
         # have the same order.
         place = f"{prefix}:lock:".encode()
-        others = [lock.removeprefix(place).hex() for lock in self._locks[1:]]
-        listed = ".".join([*others, part_of] if part_of else others)
+        further = [lock.removeprefix(place).hex() for lock in self._locks[1:]]
+        listed = ".".join([*further, part_of] if part_of else further)
         self.bell = key(prefix, "lock", names[0], f"bell.{session}.{listed}")
 
     @property

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Final, TypeVar, final
 
 from ..errors import RemoteCallError, ResultNotKeptError
-from .flights import Left
+from ..lock.again import TakeOverError
+from .flights import RunEnded
 from .httperrors import answer_of, error_of, told_by
 from .serializers import Serializer, dumped
 
@@ -91,11 +92,11 @@ class Outcome:
         return cls(NOT_KEPT, payload, value=value, error=error)
 
     @classmethod
-    def of_another(cls, key: str, left: Left, serializer: Serializer) -> Outcome:
+    def of_another(cls, key: str, end: RunEnded, serializer: Serializer) -> Outcome:
         """The outcome that a run in another session has left. Raises what the serializer raises."""
-        outcome = cls.told(left.tag, left.payload, serializer, lambda why: ResultNotKeptError(key, why))
-        outcome.due = left.run if left.due else None
-        outcome.kept = left.tag == VALUE and left.age_us is None
+        outcome = cls.told(end.tag, end.payload, serializer, lambda why: ResultNotKeptError(key, why))
+        outcome.due = end.run if end.due else None
+        outcome.kept = end.tag == VALUE and end.age_us is None
         return outcome
 
     @classmethod
@@ -111,11 +112,11 @@ class Outcome:
         error = not_kept(_reason(payload)) if tag == NOT_KEPT else _raised_elsewhere(payload)
         return cls(tag, payload, error=error)
 
-    def confirmed(self, left: Left) -> Outcome:
+    def confirmed(self, end: RunEnded) -> Outcome:
         """The same, as our run has left it: the server may have kept its value although no reply came."""
-        if left.tag == self.tag:
+        if end.tag == self.tag:
             return self
-        return Outcome(left.tag, left.payload, value=self.value, error=None)
+        return Outcome(end.tag, end.payload, value=self.value, error=None)
 
     def get(self) -> Any:
         """Gives the value, or raises the error."""
@@ -137,6 +138,7 @@ async def ended(
     Raises:
         CancelledError: The task of the call was cancelled, and the function has ended on account of that.
         KeyboardInterrupt, SystemExit, GeneratorExit: As the function did: they are for the program.
+        TakeOverError: As the function did: it has no end, and another caller takes over.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -150,7 +152,7 @@ async def ended(
         of_itself = RuntimeError(f"{what} was cancelled from within")
         of_itself.__cause__ = error
         return None, of_itself
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, TakeOverError):
         raise
     except BaseException as error:
         # The count alone says nothing: up to Python 3.12 a TaskGroup that has failed leaves it raised.

@@ -200,7 +200,7 @@ class PermitSteps(FamilySteps):
         return self._permits > value - sum(held.values())
 
     def _shared_with(self, other: NameSteps) -> int:
-        """How many permits of this name a lease of those steps has."""
+        """How many permits of this name a lease of the given steps has."""
         if not isinstance(other, PermitSteps) or other._keys[0] != self._keys[0]:  # noqa: SLF001
             return 0
         return other._permits  # noqa: SLF001 - its own class, as above

@@ -151,13 +151,13 @@ class RateLimitSteps:
     __slots__ = ("_keys", "_lasts", "bell", "figures", "keys", "slowest")
 
     def __init__(self, prefix: str, session: str, buckets: Sequence[Bucket], *, keep_ms: int) -> None:
-        first, *others = (bucket.name for bucket in buckets)
+        first, *further = (bucket.name for bucket in buckets)
         place = len(key_of(prefix, _KIND, "")) - len("{}")
         # As of a MultiLock: one bell in all the queues, called after the first name; it lists the other
         # names. Requests for other figures have a bell of their own.
         figures = "".join(f"-{bucket.limit}-{bucket.per!r}-{bucket.burst}" for bucket in buckets)
         bell = f"{session}-{zlib.crc32(figures.encode()):08x}"
-        listed = ".".join([bell, *(key_of(prefix, _KIND, other)[place:].hex() for other in others)])
+        listed = ".".join([bell, *(key_of(prefix, _KIND, other)[place:].hex() for other in further)])
         self.bell = key_of(prefix, _KIND, first, f"bell.{listed}")
         self.keys = tuple(
             key for bucket in buckets for key in keys_of(prefix, _KIND, bucket.name, _ROLES)[1:]

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Final, Never, ParamSpec, TypeVar, final
+from typing import Any, Final, NamedTuple, Never, ParamSpec, TypeVar, final
 
 from .._tasks import empty_context, spawn
 from ..errors import (
@@ -46,7 +46,7 @@ from ..lock.options import (
 )
 from ..lock.sources import Client, engine_of, source_of
 from ..lock.waiter import Waiter
-from .flights import FlightSteps, GrantTime, Leaving, Left, ended_at, runs
+from .flights import FlightSteps, GrantTime, Leaving, RunEnded, ended_at, runs
 from .outcome import NOT_KEPT, VALUE, Outcome, ended
 from .serializers import JSON, Serializer, checked_serializer
 from .turn import Turn, TurnGroup
@@ -161,9 +161,30 @@ class Keeping:
         return -self.early * math.log(1.0 - random.random()) if self.early else 0.0  # noqa: S311 - as above
 
     def __str__(self) -> str:
-        others = ((name, getattr(self, name)) for name in ("stale", "early", "jitter"))
+        times = ((name, getattr(self, name)) for name in ("stale", "early", "jitter"))
         keep = f"{self.keep:g}" if self.keep_of is None else repr(self.keep_of)
-        return " ".join((f"keep={keep}", *(f"{name}={value:g}" for name, value in others if value)))
+        return " ".join((f"keep={keep}", *(f"{name}={value:g}" for name, value in times if value)))
+
+
+@final
+class Call(NamedTuple):
+    """What a caller asks for.
+
+    Attributes:
+        name: The key.
+        fn: The caller's function, if that is to run.
+        fingerprint: Of the request, hexadecimal; empty for none. The value of a key with one, which is an
+            idempotency key, is not made again because it cannot be read.
+        is_cache: The value is that of a cache: where it cannot be kept, it is made again.
+    """
+
+    name: str
+    fn: Callable[[], Awaitable[Any]]
+    options: Options
+    keeping: Keeping
+    serializer: Serializer
+    fingerprint: str
+    is_cache: bool
 
 
 # -- How a value is made under a lease, and published for the callers that wait in other sessions.
@@ -188,9 +209,6 @@ class Making:
     Args:
         anew: Fencing token of the run whose value this call replaces, while callers get that value; None if
             callers wait for the value of this call.
-        spares: The value is that of a cache: where it cannot be kept, it is made again.
-        known_by: Fingerprint of the request. The value of a key with one, which is an idempotency key, is not
-            made again because it cannot be read.
 
     Attributes:
         busy: Done once a run goes on, in this session or in another one.
@@ -206,58 +224,38 @@ class Making:
         "_commands",
         "_cost_ms",
         "_engine",
-        "_fn",
         "_grant_time",
         "_keeping",
-        "_known_by",
         "_lasts",
         "_made",
         "_made_at",
-        "_name",
         "_runs",
         "_runs_of",
-        "_serializer",
-        "_spares",
         "abandoned",
         "asked",
         "begun",
         "busy",
+        "call",
         "ended_at",
     )
 
-    def __init__(
-        self,
-        engine: Context,
-        name: str,
-        fn: Callable[[], Awaitable[Any]],
-        *,
-        options: Options,
-        keeping: Keeping,
-        serializer: Serializer,
-        fingerprint: str,
-        anew: int | None,
-        spares: bool,
-    ) -> None:
+    def __init__(self, engine: Context, call: Call, *, anew: int | None) -> None:
         self._engine = engine
-        self._name = name
-        self._fn = fn
-        self._keeping = keeping
-        self._serializer = serializer
+        self.call = call
         self._anew = anew
-        self._spares = spares
-        self._known_by = fingerprint
+        self._keeping = call.keeping  # until the value is there, which may say how long it is kept
         self._begun_in = 0  # fencing token of the run in which our function was called
         self._runs_of = functools.partial(
             runs,
             engine,
             "singleflight",
             "SingleFlight",
-            name,
-            options=options,
-            fingerprint=fingerprint,
+            call.name,
+            options=call.options,
+            fingerprint=call.fingerprint,
             anew=anew,
         )
-        self._commands, self._binding = self._runs_of(ahead=keeping.ahead())
+        self._commands, self._binding = self._runs_of(ahead=call.keeping.ahead())
         # The commands have this future, and not this object: a cycle would be left to the garbage collector.
         self.busy: asyncio.Future[Any] = engine.loop.create_future()
         self._commands.busy = self.busy
@@ -274,7 +272,7 @@ class Making:
 
     def runs(self, fn: Callable[[], Awaitable[Any]]) -> bool:
         """Whether it is this function that runs."""
-        return self.begun and self._fn is fn
+        return self.begun and self.call.fn is fn
 
     def endless(self) -> str:
         """That the run of another session has lost its ttl, and what frees it; empty where it has not."""
@@ -282,7 +280,7 @@ class Making:
             return ""
         from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
 
-        return without_ttl(self._name, self._engine.settings.prefix)
+        return without_ttl(self.call.name, self._engine.settings.prefix)
 
     @property
     def keeps(self) -> bool:
@@ -301,23 +299,23 @@ class Making:
             try:
                 self._engine.check_usable()
                 lease = await self._acquire()
-            except Left as left:
+            except RunEnded as end:
                 # Our own, if it was not confirmed: then we have the very object.
-                if self._made is not None and left.run in self._runs:
-                    return self._own(self._made.confirmed(left))
-                if self._spares and left.tag == NOT_KEPT and not missed and self._made is None:
+                if self._made is not None and end.run in self._runs:
+                    return self._own(self._made.confirmed(end))
+                if self.call.is_cache and end.tag == NOT_KEPT and not missed and self._made is None:
                     missed = True  # that run could not keep its value: this caller makes one
                     self._ask_anew()
                     continue
                 try:
-                    outcome = Outcome.of_another(self._name, left, self._serializer)
+                    outcome = Outcome.of_another(self.call.name, end, self.call.serializer)
                 except Exception as error:
-                    if self._known_by or self._anew is not None or begun == _MOST_LOSSES - 1:
+                    if self.call.fingerprint or self._anew is not None or begun == _MOST_LOSSES - 1:
                         raise
                     self._tell_unreadable(error)
-                    self._ask_anew(replaces=left.run)
+                    self._ask_anew(replaces=end.run)
                     continue
-                self.ended_at = ended_at(left, asked=self.asked)
+                self.ended_at = ended_at(end, asked=self.asked)
                 return outcome
             except LockError as error:
                 return self._own(self._unpublished(error))
@@ -339,8 +337,8 @@ class Making:
             level,
             "singleflight %r: the value of another run cannot be read by %r, and is made anew (others are "
             "logged at DEBUG): %s: %s",
-            self._name,
-            self._serializer,
+            self.call.name,
+            self.call.serializer,
             type(error).__name__,
             error,
         )
@@ -390,7 +388,7 @@ class Making:
             if refused and await self._told(lease, made):
                 return made
             refused = self._engine.now() < deadline  # if the lease has ended meanwhile, a new one may tell it
-        return self._unpublished(error) if refused or self._spares or not self.keeps else error
+        return self._unpublished(error) if refused or self.call.is_cache or not self.keeps else error
 
     async def _told(self, lease: Lease, outcome: Outcome) -> bool:
         """Whether the run, which was not ended, has ended with that."""
@@ -411,7 +409,7 @@ class Making:
         try:
             value, raised = await ended(
                 self._awaited(),
-                f"the call of SingleFlight key {self._name!r}",
+                f"the call of SingleFlight key {self.call.name!r}",
                 needless=lambda: self.abandoned or lease.remaining() <= 0.0,
             )
         finally:
@@ -421,7 +419,7 @@ class Making:
         self._cost_ms = milliseconds(self._engine.now() - began)
         self._resolve_keep(value)
         try:
-            outcome = Outcome.of_value(value, self._serializer)
+            outcome = Outcome.of_value(value, self.call.serializer)
             self._engine.settings.check_value(outcome.payload)
         except ConfigurationError as error:
             return self._not_kept(value, error)
@@ -436,10 +434,10 @@ class Making:
 
     async def _awaited(self) -> Any:
         """What the function gives; it is called in this task, and in its context."""
-        awaitable: object = self._fn()
+        awaitable: object = self.call.fn()
         if not inspect.isawaitable(awaitable):
             raise TypeError(
-                f"fn must be a coroutine function (async def): {self._fn!r} gave "
+                f"fn must be a coroutine function (async def): {self.call.fn!r} gave "
                 f"{type(awaitable).__name__}; wrap a plain function as asyncio.to_thread does"
             )
         return await awaitable
@@ -454,8 +452,8 @@ class Making:
                 log,
                 logging.ERROR,
                 "singleflight %r: keep= gives no seconds for its value, which is not kept: %s",
-                *(self._name, error),
-                name=repr(self._name),
+                *(self.call.name, error),
+                name=repr(self.call.name),
                 many="for %d values of single flights keep= gives no seconds (%s), and they are not kept: %s",
                 why=type(error).__name__,
                 error=error,
@@ -470,18 +468,21 @@ class Making:
         if self._anew is None:
             level = self._engine.log_level(because)
             log.log(
-                level, "singleflight %r: others cannot have the value of the call: %s", self._name, because
+                level,
+                "singleflight %r: others cannot have the value of the call: %s",
+                self.call.name,
+                because,
             )
         # No caller waits for a value that replaces another one: the log says that there is none.
-        raises = self._keeping.kept and (not self._spares or self._anew is not None)
-        return Outcome.not_kept(self._name, value, because, raises=raises)
+        raises = self._keeping.kept and (not self.call.is_cache or self._anew is not None)
+        return Outcome.not_kept(self.call.name, value, because, raises=raises)
 
     def _publish(self, lease: Lease, outcome: Outcome) -> None:
         """Publishes the result, with the release."""
         granted = self._grant_time
         assert granted is not None
         fresh_ms = keep_ms = 0
-        if outcome.done and self._keeping.kept and (outcome.tag == VALUE or not self._spares):
+        if outcome.done and self._keeping.kept and (outcome.tag == VALUE or not self.call.is_cache):
             # Shorter, so that no caller gets a value that is older than `keep` and `stale` allow.
             fresh_ms = self._keeping.fresh_ms() - math.ceil(granted.unsure * 1000)
             keep_ms = max(0, fresh_ms + self._keeping.stale_ms)
@@ -507,19 +508,19 @@ class Making:
         """The work was done: callers in this session get its value, whatever other sessions can be told."""
         if self._made is None:
             raise error
-        must = self.keeps and not self._spares
+        must = self.keeps and not self.call.is_cache
         again = _DONE_AGAIN if must else ""
         if self._anew is None:
             log.log(
                 self._engine.log_level(error),
                 "singleflight %r: what the call gave could not be published%s: %s",
-                self._name,
+                self.call.name,
                 again,
                 error,
             )
         if not must:
             return self._made
-        return Outcome.not_kept(self._name, self._made.value, error, raises=True, hint=_DONE_AGAIN)
+        return Outcome.not_kept(self.call.name, self._made.value, error, raises=True, hint=_DONE_AGAIN)
 
 
 # -- A call under way in one session: its task, and the callers in this session that wait for it.
@@ -545,8 +546,10 @@ class Flight:
     Args:
         slot: Where it stands in `engine.in_progress`.
         making: Makes the value.
-        fingerprint: Of the request, hexadecimal; empty for none.
         anew: Fencing token of the run whose value it replaces, in a slot where no caller joins; else None.
+
+    Attributes:
+        fingerprint: Of the request, hexadecimal; empty for none.
     """
 
     __slots__ = (
@@ -569,17 +572,15 @@ class Flight:
         self,
         engine: Context,
         slot: Hashable,
-        name: str,
         making: Making,
         *,
-        fingerprint: str,
         anew: int | None = None,
     ) -> None:
         self._engine = engine
         self._slot = slot
-        self._name = name
+        self._name = name = making.call.name
         self._anew = anew
-        self.fingerprint = fingerprint
+        self.fingerprint = making.call.fingerprint
         self._making = making
         self._waiters: dict[asyncio.Future[bool], float] = {}  # by when they came
         self._waiting_flights: dict[asyncio.Future[bool], Flight] = {}  # the waiters that are a part of one
@@ -733,53 +734,30 @@ def replaces() -> bool:
     return flight is not None and flight._anew is not None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - for this file
 
 
-async def share(
-    engine: Context,
-    name: str,
-    fn: Callable[[], Awaitable[T]],
-    limit: float | None,
-    *,
-    options: Options,
-    keeping: Keeping,
-    serializer: Serializer,
-    fingerprint: str,
-    spares: bool,
-) -> T:
+async def share(engine: Context, call: Call, limit: float | None) -> Any:
     """The value of a key, for one caller; a value that is due is replaced in the background.
 
-    `limit` is the seconds to wait for the run of another caller; None without end. `spares` is that of
-    `Making`.
+    `limit` is the seconds to wait for the run of another caller; None without end.
     """
 
     def begin(slot: Hashable, *, anew: int | None = None) -> Flight:
-        making = Making(
-            engine,
-            name,
-            fn,
-            options=options,
-            keeping=keeping,
-            serializer=serializer,
-            fingerprint=fingerprint,
-            anew=anew,
-            spares=spares,
-        )
-        return Flight(engine, slot, name, making, fingerprint=fingerprint, anew=anew)
+        return Flight(engine, slot, Making(engine, call, anew=anew), anew=anew)
 
+    name = call.name
     slot, behind = ("singleflight", name), ("singleflight", name, "anew")
     while True:
         flight: Flight | None = engine.in_progress.get(slot)
         if flight is None:
             flight = begin(slot)
-        elif flight.fingerprint != fingerprint:
+        elif flight.fingerprint != call.fingerprint:
             raise FingerprintError(name)
-        outcome = await flight.join(fn, limit)
+        outcome = await flight.join(call.fn, limit)
         if outcome is not None and not isinstance(outcome.error, TakeOverError):
             if outcome.kept:
                 engine.events.hit(name, "fresh" if outcome.due is None else "due")
             if outcome.due is not None and behind not in engine.in_progress and not engine.closing:
                 begin(behind, anew=outcome.due)
-            value: T = outcome.get()
-            return value
+            return outcome.get()
         engine.check_usable()
 
 
@@ -955,18 +933,11 @@ class SingleFlight:
         keeping = self._keeping.but(**times)
         engine = engine_of(self._source, self)
         engine.names.used((name,), made_of=None if template is None else (template,))
-        return await share(
-            engine,
-            name,
-            fn,
-            limit,
-            options=self._options,
-            keeping=keeping,
-            serializer=self._serializer,
-            fingerprint=digest,
-            # An idempotency key is asked for by `do`, and never with these.
-            spares=template is not None or keeping.stale > 0 or keeping.early > 0,
-        )
+        # An idempotency key is asked for by `do`, and never with these.
+        is_cache = template is not None or keeping.stale > 0 or keeping.early > 0
+        call = Call(name, fn, self._options, keeping, self._serializer, digest, is_cache)
+        value: T = await share(engine, call, limit)
+        return value
 
     async def forget(self, key: str) -> bool:
         """Drops the value that is kept for a key, also a stale one; returns whether there was one.

@@ -288,7 +288,7 @@ class SpanSteps(FamilySteps):
         return False
 
     def _span_beside(self, other: NameSteps) -> Span | None:
-        """The span of those steps, if they are of this name."""
+        """The span of the given steps, if they are of this name."""
         if not isinstance(other, SpanSteps) or other._keys[0] != self._keys[0]:  # noqa: SLF001
             return None
         return other._span  # noqa: SLF001 - its own class, as above

@@ -13,7 +13,7 @@ from ..lock.clock import NEVER
 from ..lock.context import Context
 from ..lock.lease import Lease
 from ..lock.options import Options
-from .flights import GrantTime, Leaving, Left, ended_at, runs
+from .flights import GrantTime, Leaving, RunEnded, ended_at, runs
 
 _TAG: Final = "t"
 
@@ -147,8 +147,8 @@ class TurnGroup:
                 lease = await self._binding.acquire(None)
                 self._grant_time = GrantTime(self._engine, self._commands.granted_at_us, lease)
                 lease.enter()
-            except Left as left:
-                at = ended_at(left, asked=self._asked)
+            except RunEnded as end:
+                at = ended_at(end, asked=self._asked)
                 self._tell(at)
                 if came_at <= at:
                     self._pass_on()

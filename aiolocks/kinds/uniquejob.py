@@ -100,8 +100,8 @@ def read_job(now_us: int, found: Mapping[str, Content]) -> Snapshot:
 def _read_runs(now_us: int, found: Mapping[str, Content]) -> Snapshot:
     """The runs that count for the limit, and the runs beside it, which the server keeps in the same way."""
     snapshot = read_permits(now_us, found, (b"current",))
-    others = {"": found["beside"], "leases": found["beside.leases"], "value": NO_CONTENT}
-    beside = read_permits(now_us, others)
+    kept_beside = {"": found["beside"], "leases": found["beside.leases"], "value": NO_CONTENT}
+    beside = read_permits(now_us, kept_beside)
     return snapshot._replace(
         holders=(*snapshot.holders, *beside.holders),
         stands=snapshot.stands or beside.stands,
@@ -154,14 +154,14 @@ class TicketRun:
         return f"run.{self.ticket.partition('.')[0]}"
 
     @property
-    def outcome(self) -> str:
-        """The same as flags of a release."""
+    def release_flags(self) -> str:
+        """The change to the key as the run ends, as flags of a release."""
         if self.frees:
             return "df" if self.done else "k"
         return ("d" if self.done else "") + ("" if self.gives_up else "e")
 
     @property
-    def beginning(self) -> str:
+    def acquire_flags(self) -> str:
         """The change to the key as the run begins, as flags of an acquire."""
         return "g" if self.gives_up else "k" if self.frees else "ke"
 
@@ -245,7 +245,7 @@ class JobSteps(RunSteps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         ticket_run = self.ticket_run
-        begin = "" if ticket_run is None else ticket_run.beginning
+        begin = "" if ticket_run is None else ticket_run.acquire_flags
         args: tuple[Argument, ...] = (
             token,
             ttl_ms,
@@ -269,7 +269,7 @@ class JobSteps(RunSteps):
     ) -> Request[Released]:
         flags = leave_letters(ring=ring, leave=leave) + self._alone
         if self.ticket_run is not None:
-            flags += self.ticket_run.outcome
+            flags += self.ticket_run.release_flags
         args = (token, self._retention(ttl_ms), token[:SEAT_LENGTH], flags, self._ticket, self._known_ms)
         return Request(_RELEASE, self._keys, args, released, lane=token)
 

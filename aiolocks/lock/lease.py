@@ -671,7 +671,7 @@ class Possession(BodyScope, Releasing, Claim):
     _taken_back = False
     acquirer: ref[asyncio.Task[Any]] | None = None
     answer: Granted | None = None
-    done: asyncio.Future[None] | None = None
+    done: Any = None  # a future, from the first step of the acquire on
     end: End | None = None
     holders = ()  # as of `Acquiring`
     request: Request[Answer] | None = None
@@ -837,7 +837,7 @@ class Possession(BodyScope, Releasing, Claim):
         answer.sent_steady = request.sent_steady
         del engine.waiting[self]
         target.gate.first_ask_granted(self, answer.others, now)
-        if self.done is not None and not self.done.done():
+        if not self.done.done():
             self.done.set_result(None)
 
     def _unanswered(self, fault: Fault) -> None:
@@ -1168,26 +1168,33 @@ class Possession(BodyScope, Releasing, Claim):
         if not awaited:
             gate.not_waited_for()
 
-    def _has_ended(self) -> None:
-        """Its release has ended."""
-        gate = self.target.gate
-        if not self.confirms:
-            self.engine.unconfirmed.pop(self, None)
-        if self.end is not None:
-            pass  # lost while the release was under way
-        elif self.fault is not None:
-            self.lose("its release was not confirmed in time; the ttl frees it", unconfirmed=self.fault.error)
-            self._take_back()
-        elif self.thief and self.lost_to(self.thief):
-            pass
-        elif self.freed:
-            self._end(RELEASED)
-            self.engine.events.released(self, self.engine.now() - self.granted_at)
-            self.context = None
-        else:
-            self.lose("the server no longer had it as the holder when it was released")
-        if self.rung or self.overtaken or gate.stirred:
-            gate.holder_released(self.rung, overtaken=self.overtaken)
+    def _finish(self) -> None:
+        """Its release has ended: first the lease, then the waiters of this session, then the exit."""
+        gate, engine = self.target.gate, self.engine
+        waiters, self._waiters = self._waiters, None  # as `Releasing._finish`
+        try:
+            if not self.confirms:
+                engine.unconfirmed.pop(self, None)
+            if self.end is not None:
+                pass  # lost while the release was under way
+            elif self.fault is not None:
+                why = "its release was not confirmed in time; the ttl frees it"
+                self.lose(why, unconfirmed=self.fault.error)
+                self._take_back()
+            elif self.thief and self.lost_to(self.thief):
+                pass
+            elif self.freed:
+                self._end(RELEASED)
+                engine.events.released(self, engine.now() - self.granted_at)
+                self.context = None
+            else:
+                self.lose("the server no longer had it as the holder when it was released")
+            if self.rung or self.overtaken or gate.stirred:
+                gate.holder_released(self.rung, overtaken=self.overtaken)
+        finally:
+            for waiter in waiters or ():
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def give_back(self, reason: str) -> None:
         """Synchronous: no task gets it, or has it any more, and so none lets go of it."""
@@ -1726,7 +1733,7 @@ class Binding(Generic[LeaseT]):
                 lease.ask(blocking_timeout)
             else:
                 lease.wait(Attempt if once else Waiter, blocking_timeout)
-            await cast("asyncio.Future[None]", lease.done)
+            await lease.done
         except BaseException:
             if lease.done is not None:
                 self._left(lease)
@@ -1809,7 +1816,7 @@ class Binding(Generic[LeaseT]):
         """
         try:
             lease.wait_briefly()
-            await cast("asyncio.Future[None]", lease.done)
+            await lease.done
         except BaseException:
             self._left(lease)
             raise

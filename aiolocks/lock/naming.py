@@ -362,7 +362,7 @@ def filled_in(templates: Sequence[str], fields: Mapping[str, object]) -> tuple[s
 
 @functools.lru_cache(maxsize=256)
 def _filled_in_before(templates: tuple[str, ...]) -> tuple[str, ...]:
-    """Those without values, which an object asks for again and again."""
+    """The names without values, which an object asks for again and again."""
     return _filled([_parsed(template) for template in templates], templates, {})
 
 

@@ -452,7 +452,7 @@ _MEANT: Final[dict[str, dict[str, str]]] = {
 }
 """What is meant by an argument that a class does not have, by the name of the class.
 
-The arguments are those of other libraries, and mistakes that are easily made. What `Lock` says counts for
+The arguments are from other libraries, or are mistakes that are easily made. What `Lock` says counts for
 each class, after its own."""
 _NEEDLESS: Final = {
     "thread_local": "every acquisition has a lease of its own",
@@ -463,7 +463,7 @@ _NEEDLESS: Final = {
 def explains(what: str, of: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a function with required arguments: an error for another name says which one is meant.
 
-    Python itself would only say which arguments are missing. `what` and `of` are those of `reject_unknown`.
+    Python itself would only say which arguments are missing. `what` and `of` are as in `reject_unknown`.
     """
     meanings = _MEANT[of or what]
 

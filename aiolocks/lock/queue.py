@@ -131,14 +131,15 @@ class Here:
         first: The token of one that holds it, if any does; there are several where they do not exclude each
             other, or where the server has lost its data.
         lease_ref: The lease of the first.
+        steps: Those of the first.
     """
 
-    __slots__ = ("_exclusive", "_steps", "also", "closed", "first", "lease_ref")
+    __slots__ = ("_exclusive", "also", "closed", "first", "lease_ref", "steps")
 
     def __init__(self, *, exclusive: bool) -> None:
         self._exclusive = exclusive
         self.first: str | None = None
-        self._steps: NameSteps | None = None  # of the first
+        self.steps: NameSteps | None = None  # of the first
         self.lease_ref: weakref.ref[Possession] | None = None  # of the first
         # Most gates never have a second holder.
         self.also: dict[str, tuple[NameSteps, weakref.ref[Possession]]] | None = None
@@ -163,8 +164,8 @@ class Here:
         return None if self.lease_ref is None else self.lease_ref()
 
     def _holders(self) -> Iterator[tuple[str, NameSteps]]:
-        if self.first is not None and self._steps is not None:
-            yield self.first, self._steps
+        if self.first is not None and self.steps is not None:
+            yield self.first, self.steps
         for token, (steps, _) in (self.also or {}).items():
             yield token, steps
 
@@ -181,7 +182,7 @@ class Here:
         """It was granted, or adopted."""
         if self.first is None:
             self.first = lease.token
-            self._steps = lease.commands
+            self.steps = lease.commands
             self.lease_ref = weakref.ref(lease)
             self.closed = self._exclusive
         elif self.first != lease.token:
@@ -194,7 +195,7 @@ class Here:
         if self.first == token:
             self.first = self.lease_ref = None
             if self.also:
-                self.first, (self._steps, self.lease_ref) = self.also.popitem()
+                self.first, (self.steps, self.lease_ref) = self.also.popitem()
             self.closed = self._exclusive and self.first is not None
             return True
         if self.also and token in self.also:
@@ -450,8 +451,15 @@ class Gate:
         self.answered_at = now
         if self.contended_bell:
             self.contended_bell = b""
-        self._turns.begin(others, now)
-        self.here.add(lease)
+        turns, here = self._turns, self.here
+        turns.begin(others, now)
+        if here.first is None:  # as `Here.add`
+            here.first = lease.token
+            here.steps = lease.commands
+            here.lease_ref = weakref.ref(lease)
+            here.closed = self.policy.exclusive
+        else:
+            here.add(lease)
 
     def promote(self, lease: Possession) -> Waiter:
         """Its acquire is more than a plain request, and goes on as a waiter, the head.
@@ -621,6 +629,8 @@ class Gate:
         if here.first == token and not here.also:  # as `Here.remove`
             here.first = here.lease_ref = None
             here.closed = False
+            if not self.stirred:
+                return
         elif here.first is None or not here.remove(token) or here.closed:
             return
         if self._head is None:

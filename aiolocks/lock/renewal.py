@@ -338,7 +338,7 @@ class Watch:
         self.turn = 0  # as `Watchdog.forget`
         watchdog.watches.discard(self)
         if not watchdog.watches:
-            watchdog.forget(self)
+            watchdog.sweep()
         if self.renewal is not None:
             self.drop_renewal()
 
@@ -389,9 +389,7 @@ class Watch:
     def renewal_now(self, possession: Possession, *, hears: bool) -> Request[Kept]:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
         ttl = self.asks(possession.engine.now())
-        return possession.claim.renew(
-            milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed
-        )
+        return possession.renew(milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed)
 
     def remade(self, possession: Possession) -> Callable[[], Request[Kept]] | None:
         """Makes it when it is written: its ttl must not reach past `max_hold`, however long it has waited."""
@@ -443,7 +441,7 @@ class Watch:
         self._ask_owned(possession, hears=True)
 
     def _ask_owned(self, possession: Possession, *, hears: bool) -> None:
-        owned = possession.claim.owned(watch=self._listens(hears=hears))
+        owned = possession.owned(watch=self._listens(hears=hears))
         self._send(Renewal(possession, self, owned, renews=False))
 
     def drop_renewal(self) -> None:
@@ -540,7 +538,7 @@ class Convoys:
 
     def take(self, possession: Possession) -> bool:
         """Whether the lease is renewed with other leases, when `send` is called."""
-        script = possession.claim.commands.renewed_by
+        script = possession.commands.renewed_by
         if script is None or not self._possible:
             return False
         alike = (script, possession.term.ttl)
@@ -939,8 +937,12 @@ class Watchdog:
         watch.turn = 0
         self.watches.discard(watch)
         if not self.watches:
-            self._heap.clear()  # but the timer stays: the next lease is about to need one
-            self._entered = 0
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Nothing is looked after. But the timer stays: the next lease is about to need one."""
+        self._heap.clear()
+        self._entered = 0
 
     def collected(self, possession: Possession) -> None:
         """No code refers to the lease any more."""
@@ -1059,7 +1061,7 @@ class Watchdog:
             left -= len(watches)
             self._entered -= len(watches)
             for watch in watches:
-                if watch.turn != turn or (possession := watch()) is None:
+                if watch.turn != turn or (of := watch._of) is None or (possession := of()) is None:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
                     continue
                 again = watch.tend(possession, now, steady)
                 if again > soon:

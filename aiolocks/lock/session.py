@@ -670,7 +670,7 @@ class Session(AsyncOnly):
     def _lead(self, sessions: tuple[Session, ...]) -> Context:
         """The engine that does the work for several sessions at once, of which this is the first."""
         for session in sessions:
-            session._usable_engine()  # noqa: SLF001 - its own class, here and below
+            session._usable_engine()  # noqa: SLF001 - its own class, in this method
         engine = self._joint.led_for(sessions)
         if engine is None:
             clients = [(session._client, session._dialect) for session in sessions]  # noqa: SLF001

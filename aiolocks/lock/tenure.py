@@ -630,6 +630,11 @@ class KeptPossession(Possession):
     def ending(self, *, ring: bool = True) -> Request[Released]:
         return super().ending(ring=ring) if self._kept is None else self._kept.ending(ring=ring)
 
+    def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
+        if self._kept is None:
+            return super().renew(ttl_ms, watch=watch, changed=changed)
+        return self._kept.renew(ttl_ms, watch=watch, changed=changed)
+
     def had(self, claim: Claim) -> None:
         if claim is not self.claim:  # handed on, by a tenure of the session
             self.dropped()

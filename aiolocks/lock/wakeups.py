@@ -2,8 +2,9 @@
 
 A session shows at intervals that its waiters live: each sign is a request to listen. A waiter *near* the
 front of a queue gives a sign each 0.6 s, and its bell lasts for 2 s. A waiter *far* from the front, with
-`NEAR` others before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The answer to
-each sign says where the waiter stands. The reasons why a waiter may give fewer signs while it is far:
+`NEAR` other waiters before it in each of its queues, gives one each 1.5 s, and its bell lasts for 5 s. The
+answer to each sign says where the waiter stands. The reasons why a waiter may give fewer signs while it is
+far:
 
 1. A sign wakes no waiter: a bell does, wherever its waiter stands. What a sign finds (a push that was lost, a
    bell that was deleted) matters when the waiter's turn comes, and a far waiter's turn has not come.
@@ -27,8 +28,8 @@ CACHING`. The reasons why no ring goes unheard in that:
 
 1. A server executes the requests of a connection in their order. If the `GET` finds that the bell hangs, the
    server tells of the next change of it. That is so on every server: which keys a *script* makes it remember
-   differs (Redis 6.2 and 7.0: all its KEYS; later ones: what it has read), and here no script reads the bell.
-   So the server tells the waiter of no other key of the lock, either.
+   differs (Redis 6.2 and 7.0: all its KEYS; later ones: what it has read), and no script that asks reads the
+   bell. So the server tells the waiter of no other key of the lock, either.
 2. Only a write of this session itself ends that without a word. Such a write hangs the bell up again, and
    does so only after a change by another client, of which the server has told, or where this session has
    given its place up. The request that asks goes before the `GET`, and requests of other waiters of this
@@ -83,7 +84,7 @@ _FAR_LISTENS_EVERY: Final = FAR_BELL_TTL * 0.3
 """The same of gates far from the front."""
 _TOGETHER: Final = 0.35
 """Seconds by which the sign of a far gate may come early, to go in one request with other signs."""
-_ANSWERED_WITHIN: Final = 0.5
+_LISTEN_TIMEOUT: Final = 0.5
 """Seconds after which a request has no answer: before the next one is due, so that each has its own."""
 
 
@@ -217,7 +218,7 @@ class Bells:
             elif listener is not None:
                 self.listen_for(gate, listener)
         self._wind_up()
-        until = now + _ANSWERED_WITHIN
+        until = now + _LISTEN_TIMEOUT
         for together in one_request_each(tuple(listeners), by_slot=self._transport.by_slot):
             self._ask({listener: listeners[listener] for listener in together}, until)
 
@@ -230,14 +231,14 @@ class Bells:
             return
         transport.send(asking, corked=True)
         gate.listens_along()
-        until = self._loop.time() + _ANSWERED_WITHIN
+        until = self._loop.time() + _LISTEN_TIMEOUT
         listens = hanging(gate.contended_bell)
         transport.send(listens.ask(gate.heard_along, lambda _: gate.heard_along(None), until=until))
 
     def listen_for(self, gate: Gate, listener: Listener | Request[int]) -> None:
         """In a request of its own: at once, for its bell hangs since a moment ago."""
         assert self._transport is not None
-        until = self._loop.time() + _ANSWERED_WITHIN
+        until = self._loop.time() + _LISTEN_TIMEOUT
         if isinstance(listener, Listener):
             armed = self.arm(listener.bell)
             if armed is None:
@@ -251,7 +252,7 @@ class Bells:
     def _ask_armed(self, listener: Listener, gate: Gate) -> None:
         """Its bell is heard on the second connection: only now, no ring comes between."""
         if self._gates.get(listener.bell) is gate:
-            self._ask({listener: gate}, self._loop.time() + _ANSWERED_WITHIN, first=True)
+            self._ask({listener: gate}, self._loop.time() + _LISTEN_TIMEOUT, first=True)
 
     def _ask(self, listeners: Mapping[Listener, Gate], until: float, *, first: bool = False) -> None:
         gates = tuple(listeners.values())
@@ -262,7 +263,7 @@ class Bells:
                 if gate not in far:
                     self._draw_near(gate)
                 elif gate.armed:
-                    self._far[gate] = until - _ANSWERED_WITHIN + _FAR_LISTENS_EVERY
+                    self._far[gate] = until - _LISTEN_TIMEOUT + _FAR_LISTENS_EVERY
                 gate.listened(answer)
 
         def failed(fault: Fault) -> None:
@@ -335,7 +336,7 @@ class KeyListener:
         # 2. The second connection, if there is one, hears the key; or that is silent, and sleeps have an end.
         armed = engine.bells.arm(self._key)
         if armed is not None:
-            await asyncio.wait((armed,), timeout=_ANSWERED_WITHIN)
+            await asyncio.wait((armed,), timeout=_LISTEN_TIMEOUT)
         # 3. From now on the server tells.
         if not self._by_itself:
             if until is None:

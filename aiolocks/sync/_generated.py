@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..kinds.combiner import Left
     from ..kinds.leadership import LeaderInfo
     from ..kinds.schedule.plan import Misfire, Overlap
-    from ..kinds.schedule.ticks import TickRecord
+    from ..kinds.schedule.run import TickRecord
     from ..kinds.serializers import Serializer
     from ..kinds.spans import Bound
     from ..kinds.uniquejob import Mode, OnConflict
@@ -1545,10 +1545,10 @@ class Session(BaseSession):
         lease.ensure_held()  # right before what must not be done twice
     ```
 
-    Its locks, and those of an `aiolocks.Session` with the same server and prefix, exclude each other, also
-    between processes. One event loop in a thread of its own does the work of all sessions of the process. It
-    starts at the first use, renews the leases while the threads work, and ends when the last session is
-    closed or the program ends. Any number of threads can use the session.
+    Its locks, and the locks of an `aiolocks.Session` with the same server and prefix, exclude each other,
+    also between processes. One event loop in a thread of its own does the work of all sessions of the
+    process. It starts at the first use, renews the leases while the threads work, and ends when the last
+    session is closed or the program ends. Any number of threads can use the session.
 
     A forked process connects anew when it uses the session. It does not have the leases of its parent.
 

@@ -78,7 +78,7 @@ def ensure_held(
 
 
 def _inside() -> dict[Any, Lease]:
-    """Each lease of a thread by the asynchronous one, the innermost first; then those of `testing.held`."""
+    """Each lease of a thread by the asynchronous one, innermost first; then the ones of `testing.held`."""
     found = {lease._lease: cast("Lease", lease) for lease in leases()}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
     for lease in entered_leases():
         if cast("Any", lease)._engine is None:  # noqa: SLF001

@@ -38,7 +38,7 @@ class Described(SyncOnly):
         make: Makes it for an asynchronous session.
         lease_type: Of the leases that it gives.
         on_lost: Called when one of them is lost.
-        others: What it needs beside its own session, as a `Redlock` does.
+        others: The sessions that it needs beside its own, as a `Redlock` does.
     """
 
     _elsewhere = "threads can share it; in another process, make one of the same name there"
@@ -77,8 +77,8 @@ class Described(SyncOnly):
             self._it, self._made_for = self._make(session), session
         return self._it
 
-    def _thread(self) -> LoopThread:
-        """The loop that does the work."""
+    def _join_loop(self) -> LoopThread:
+        """Joins the loop that does the work, and returns the thread in which that runs."""
         for other in self._others:
             other.join_loop()
         return self._link.join_loop()
@@ -97,7 +97,7 @@ class Described(SyncOnly):
 
     def _ask(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         it = self._here()
-        self._thread()
+        self._join_loop()
         return self._link.ask(lambda: ask(it))
 
     def _acquired(
@@ -110,7 +110,7 @@ class Described(SyncOnly):
     def _tried(
         self, acquire: Callable[[Any], Awaitable[Any]], lease_type: type[LeaseT] | None = None
     ) -> LeaseT | None:
-        thread = self._thread()
+        thread = self._join_loop()
         errand = self._errand(thread, self._here(), acquire, lease_type, enters=False)
         try:
             return thread.do(errand)
@@ -149,7 +149,7 @@ class Described(SyncOnly):
 
     def _asked_with(self, ask: Callable[[Any, Errand[Any]], Awaitable[T]]) -> T:
         """As `_ask`, for what has this thread call functions of the user."""
-        it, thread = self._here(), self._thread()
+        it, thread = self._here(), self._join_loop()
 
         async def work() -> T:
             return await ask(it, errand)
@@ -162,7 +162,7 @@ class Described(SyncOnly):
 
 
 async def in_thread(what: str, name: str, work: Callable[[], R], *, until_it_ends: bool = False) -> R:
-    """What the work gives, done in a thread of its own and in a copy of the context here.
+    """What the work gives, done in a thread of its own and in a copy of the caller's context.
 
     The loop has few threads for such work, and resolves the names of servers with them as well: where runs
     have all of them, and each waits for a request, none would end.

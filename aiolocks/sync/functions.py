@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ..kinds.leadership import LeaderInfo
     from ..kinds.ratelimit import AllLimits
     from ..kinds.ratelimit import RateDecision as AsyncRateDecision
-    from ..kinds.schedule.ticks import Tick as AsyncTick
+    from ..kinds.schedule.run import Tick as AsyncTick
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -282,7 +282,7 @@ class BaseTurnstile(Described):
         async def undo(passage: Any) -> None:
             await _end(passage, None)
 
-        thread, errand = self._thread(), Errand(enter, undo=undo)
+        thread, errand = self._join_loop(), Errand(enter, undo=undo)
         try:
             passage = thread.do(errand)
             self._passages.append((me, passage))
@@ -441,7 +441,7 @@ class BaseSingleFlight(Described):
         Args:
             key: The key that calls must have in common to share a run: a template of the parameters.
             blocking_timeout: Seconds to wait for the run of another caller; None, the default, without end.
-            keep: As of the `SingleFlight`, which gives the default; so for the others.
+            keep: As of the `SingleFlight`, which gives the default; as the next three.
             stale: As of the `SingleFlight`.
             early: As of the `SingleFlight`.
             jitter: As of the `SingleFlight`.
@@ -533,7 +533,7 @@ class Turn(SyncOnly):
         if self._turn is not None:
             raise RuntimeError("a turn is entered once: call turn() again")
         flight, key = self._flight, self._key
-        it, thread = flight._here(), flight._thread()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module
+        it, thread = flight._here(), flight._join_loop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module
 
         async def enter() -> Any:
             return await it.turn(key).__aenter__()
@@ -653,7 +653,7 @@ class BaseSchedule(Described):
         """Decorates a function that another scheduler calls in every process: one process runs it.
 
         Each call claims the nearest tick, as `aiolocks.Schedule.guard` does. The first call for a tick runs
-        the function, in the thread that calls; the others return None at once.
+        the function, in the thread that calls; the later calls return None at once.
 
         Raises:
             TypeError: It is a coroutine function. From a call, besides what the function raises:
@@ -680,7 +680,7 @@ class BaseSchedule(Described):
     def __enter__(self) -> Self:
         if self._keeping is not None:
             raise RuntimeError(f"{self!r} is kept already: enter it once in a process")
-        it, thread = self._here(), self._thread()
+        it, thread = self._here(), self._join_loop()
 
         async def leave(entered: Any) -> None:
             await entered.__aexit__(None, None, None)
@@ -818,7 +818,7 @@ class BaseLeadership(BaseLock[TermT], Generic[TermT]):
             while (change := self._link.ask(lambda: _next(changes, end))) is not end:
                 yield change
         finally:
-            with_loop = self._thread()
+            with_loop = self._join_loop()
             with_loop.tell(lambda: with_loop.begin(_close(changes)))
 
 

@@ -34,7 +34,7 @@ _inside: ContextVar[tuple[weakref.ref[BaseLease], ...]] = ContextVar("aiolocks_s
 
 
 def leases() -> list[BaseLease]:
-    """Those that the running code is inside of, the innermost first."""
+    """The leases that the running code is inside of, the innermost first."""
     found = (ref() for ref in reversed(_inside.get()))
     return [lease for lease in found if lease is not None and lease.bears]
 
@@ -146,7 +146,7 @@ class BaseLease(SyncOnly):
     # -- in the loop
 
     async def let_go(self) -> None:
-        """Nobody needs it: whatever it is, it is released."""
+        """No thread needs it any more: in whichever state it is, it is released."""
         if self._let_go:
             return
         self._let_go = True

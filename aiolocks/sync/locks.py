@@ -129,7 +129,7 @@ class _Block(Generic[LeaseT]):
 
     def __enter__(self) -> LeaseT:
         lock = self._lock
-        enters, thread = lock._enters and not _may_be_left_open(), lock._thread()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module, as below
+        enters, thread = lock._enters and not _may_be_left_open(), lock._join_loop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module, as below
         errand = lock._errand(thread, self._inner, lambda inner: inner.acquire(), None, enters=enters)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         try:
             lease: LeaseT | None = thread.do(errand)

@@ -4,8 +4,9 @@ Each thread that asks has a *deputy*: a task of the loop that does the errands o
 other. So what is said of tasks holds for threads: a `ReentrantLock` belongs to the thread, and a thread that
 waits for what it holds is told so.
 
-A signal may raise an exception in the main thread between any two steps, also in here. So what decides who
-has to let go of a lease is done in the loop, and an errand is known to whoever gives it up before it is sent.
+A signal may raise an exception in the main thread between any two steps, also in this module. So what decides
+who has to let go of a lease is done in the loop, and an errand is known to whoever gives it up before it is
+sent.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def in_words_of_threads(error: BaseException) -> BaseException:
 
 
 LOOK_EVERY: Final = 0.2
-"""Seconds after which a thread that waits looks for exceptions: only those of signals wake it."""
+"""Seconds after which a thread that waits looks for exceptions: only signals wake it."""
 
 UNWINDS: Final = 1.0
 """Seconds for which a thread waits until nothing is left of an errand that it gives up."""
@@ -160,7 +161,7 @@ class Errand(Generic[T]):
 
     Args:
         work: A coroutine function.
-        undo: Undoes what the work has given, where nobody takes it. None: there is nothing to undo, and an
+        undo: Undoes what the work has given, where no thread takes it. None: there is nothing to undo, and an
             errand that is given up goes on to its end.
     """
 
@@ -285,7 +286,7 @@ class Errand(Generic[T]):
         try:
             if result is not None and self._undo is not None:
                 await _within(self._context, _awaited(functools.partial(self._undo, result)))
-        except Exception as error:  # noqa: BLE001 - nobody waits for it any more
+        except Exception as error:  # noqa: BLE001 - no thread waits for it any more
             log.warning("what a thread has given up could not be released; its ttl frees it: %s", error)
         finally:
             self._over.release()
@@ -341,7 +342,7 @@ class Errand(Generic[T]):
         return self._result  # type: ignore[return-value]  # pyright: ignore[reportReturnType] - it has ended well
 
     def give_up(self, thread: LoopThread) -> None:
-        """Nobody takes what it brings: it is cancelled, or undone. Waits for that, but not for long.
+        """No thread takes what it brings: it is cancelled, or undone. Waits for that, but not for long.
 
         Does nothing for an errand that has raised an error.
         """
@@ -388,7 +389,7 @@ class Deputy:
         self._ahead.append(errand.taken())
         if self._task is None:
             self._called = asyncio.Event()
-            # The name of the thread, which is what others see of a holder.
+            # The name of the thread, which is what other processes see of a holder.
             self._task = self.thread.begin(self._work(self._called), name=self._name)
         assert self._called is not None
         self._called.set()
@@ -421,7 +422,7 @@ class LoopThread:
     Attributes:
         ended: No errand is done any more.
         stopping: No errand is taken any more.
-        tasks: The tasks that work here.
+        tasks: The tasks that work in this loop.
     """
 
     def __init__(self) -> None:
@@ -471,7 +472,7 @@ class LoopThread:
     def begin(self, work: Coroutine[Any, Any, None], name: str = _THREAD) -> asyncio.Task[None]:
         """Begins it as a task, which is kept until it has ended.
 
-        In a copy of the context here: of an errand its own, and else an empty one (`tell`).
+        In a copy of the running context: of an errand its own, and else an empty one (`tell`).
         """
         task = spawn(self.loop, work, name=name, context=None)
         self.tasks.add(task)
@@ -655,9 +656,9 @@ def _at_exit() -> None:
 def _see_the_end_of_a_child() -> None:
     """Lets go also at the end of a process for which `atexit` does not run.
 
-    A child of `multiprocessing`, and of billiard, which has the same finalizers, runs those instead. A worker
-    of Celery that retires runs not even those, but sends a signal. Each is loaded where there is such
-    a process.
+    A child of `multiprocessing`, and of billiard, which has the same finalizers, runs its finalizers instead.
+    A worker of Celery that retires runs no finalizer either, but sends a signal. Each is loaded where there
+    is such a process.
     """
     global _seen_for  # noqa: PLW0603 - there is one for each process
     if _seen_for == os.getpid():

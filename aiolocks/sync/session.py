@@ -34,10 +34,10 @@ class BaseSession(SyncOnly):
         lease.ensure_held()  # right before what must not be done twice
     ```
 
-    Its locks, and those of an `aiolocks.Session` with the same server and prefix, exclude each other, also
-    between processes. One event loop in a thread of its own does the work of all sessions of the process. It
-    starts at the first use, renews the leases while the threads work, and ends when the last session is
-    closed or the program ends. Any number of threads can use the session.
+    Its locks, and the locks of an `aiolocks.Session` with the same server and prefix, exclude each other,
+    also between processes. One event loop in a thread of its own does the work of all sessions of the
+    process. It starts at the first use, renews the leases while the threads work, and ends when the last
+    session is closed or the program ends. Any number of threads can use the session.
 
     A forked process connects anew when it uses the session. It does not have the leases of its parent.
 
@@ -89,9 +89,9 @@ class BaseSession(SyncOnly):
         """Closes the session, as the end of its `with` does. After that, only `with` opens it again.
 
         Waiters get `SessionClosedError`. A lease is released if no `with` is open for it, and the thread that
-        acquired it has ended, or is the one that closes. Others become `LOST`, and their threads have at most
-        1 s to leave their blocks. What is held longer is free when its ttl has passed. A second call does
-        nothing.
+        acquired it has ended, or is the one that closes. Other leases become `LOST`, and their threads have
+        at most 1 s to leave their blocks. What is held longer is free when its ttl has passed. A second call
+        does nothing.
 
         Args:
             release: `"unused"`, the default, as described. `"none"`: no lease is released.
@@ -108,7 +108,8 @@ class BaseSession(SyncOnly):
     def call(self, function: Callable[[AsyncSession], Awaitable[T]], /) -> T:
         """Calls a coroutine function with the asynchronous session, and returns its result.
 
-        The function runs in the event loop. Use it for what has no method here, such as your own coroutines:
+        The function runs in the event loop. Use it for what has no method for threads, such as your own
+        coroutines:
 
         ```python
         async def both(session):

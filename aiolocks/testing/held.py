@@ -1,6 +1,6 @@
 """`held`: the code inside is under a lock, without a server: for unit tests."""
 
-# ruff: noqa: D102 - the methods are those of `Lease`
+# ruff: noqa: D102 - `Lease` says what its methods do
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ REGISTER = 'echo $$ >&0; exec "$@" </dev/null'
 
 
 class Lifeline:
-    """A directory with mode 0700, and the promise that it, and a process spawned here, end with this process.
+    """A directory with mode 0700, and the promise that it and the child process end with this process.
 
     Forks of this process let go of it: the workers of a pool outlive a parent that is killed.
     """

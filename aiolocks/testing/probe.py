@@ -17,7 +17,7 @@ def until_ready(path: Path) -> Iterator[None]:
     """Asks the server at a unix socket until it answers, with a value each time that it has not yet.
 
     In its private directory no other server can answer, as one might at a port. And a server binds its ports
-    before its socket: one that answers here listens there too.
+    before its socket: a server that answers at the socket listens at its ports too.
     """
     while True:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -46,8 +46,8 @@ def receive(probe: socket.socket) -> bytes | None:
 def free_port() -> int:
     """A port of 127.0.0.1 that was free a moment ago.
 
-    Below those that the system gives to outgoing connections: one of these could take it while a server that
-    was killed is not there.
+    Below the ports that the system gives to outgoing connections: such a connection could take it while a
+    server that was killed is not there.
     """
     for _ in range(_TRIES):
         port = random.randint(*_PORTS)  # noqa: S311 - no secret

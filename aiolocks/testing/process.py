@@ -97,7 +97,7 @@ class ServerProcess:
             password = secrets.token_urlsafe(24)
         self._password = password or None
         self._owner = os.getpid()
-        # Invariant: `_process` is a child that nobody has reaped exactly while `_state` is one of ALIVE. A
+        # Invariant: `_process` is a child that was not reaped exactly while `_state` is one of ALIVE. A
         # server can die unasked, so `_state` is read through `state`, which looks.
         self._state = ServerState.NEW
         self._process: subprocess.Popen[bytes] | None = None

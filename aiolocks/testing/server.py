@@ -48,7 +48,7 @@ class EmbeddedServer(ServerProcess):
             write files; without a port, none. `client` and `url` use the password, and `password` returns it.
             False: no password, as for nodes of a cluster and for replicas.
         arguments: More arguments for the server, one string each, such as `("--maxmemory", "10mb")`. They
-            come last, and override the others.
+            come last, and override the arguments before.
         startup_timeout: Seconds that the server may take to answer. Default 10 s, which is ample on a loaded
             machine. A server that ends instead is noticed at once.
 
@@ -75,7 +75,8 @@ class EmbeddedServer(ServerProcess):
             arguments=arguments,
             startup_timeout=startup_timeout,
         )
-        # Closes the clients. None unless an event loop has started the server: nobody else would await it.
+        # Closes the clients. None unless an event loop has started the server: without a loop, nothing would
+        # await it.
         self._clients: AsyncExitStack | None = None
 
     async def start(self) -> None:
@@ -138,7 +139,7 @@ class EmbeddedServer(ServerProcess):
         return client
 
     def _client(self, **kwargs: Any) -> Redis:
-        # Here, because pytest imports this module at every start, for our plugin.
+        # In a function, because pytest imports this module at every start, for our plugin.
         from redis.asyncio import Redis  # noqa: PLC0415
 
         self._require(*ALIVE, ServerState.DEAD)

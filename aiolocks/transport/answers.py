@@ -31,7 +31,7 @@ class Granted:
     """The server gave it to the token.
 
     Attributes:
-        others: How many stand in the queue, dead ones among them.
+        others: How many other waiters stand in the queue, dead ones among them.
         room: How many more of the same may be let in at once; see also `may_be_kept`.
         depth: How many leases its owner has by now.
         rung: The bells of the waiters that were woken, if any.

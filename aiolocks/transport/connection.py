@@ -369,6 +369,7 @@ class Multiplexed(asyncio.Protocol):
             raw.transport.write(data)
         else:
             self._outflow = Outflow(raw.transport, data, self._loop.time)
+            self._outflow.go_on()  # not before `pause_writing` can tell it to stop
 
     def _with_rider(self, call: Request[Any], rider: Request[Any]) -> bytes | None:
         """One request for both, where there is one and it is not long."""

@@ -576,7 +576,7 @@ class KeyspaceWakeup:
 
     Args:
         configure: Whether the session may turn notifications on, with `CONFIG SET notify-keyspace-events`.
-            Events that are already on stay on, also those that the server hides behind `A` (`n`, `o`, `c`):
+            Events that are already on stay on, also events that the server hides behind `A` (`n`, `o`, `c`):
             they are found by their events. Default False, because the setting is that of the whole server.
 
     Raises:

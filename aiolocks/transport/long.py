@@ -111,16 +111,16 @@ class Outflow:
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
         self._rest = memoryview(request)
         self._now = now
-        self._began = now()
-        self.go_on()
+        self._began = self._moved_at = now()
+        self.held = True
 
     def go_on(self) -> None:
-        """The line takes more."""
+        """The line takes more, or the first of it."""
         self.held = False
         self._moved_at = self._now()
         while self._rest and not self.held and not self._transport.is_closing():
             piece, self._rest = self._rest[:_PIECE], self._rest[_PIECE:]
-            self._transport.write(piece)  # after which `held` may be set
+            self._transport.write(piece)  # during which `held` may be set
 
     @property
     def silent_since(self) -> float:

@@ -178,7 +178,7 @@ class Listening(OnDemandTask):
         while not self._closed:  # redis-py may swallow a cancellation while it connects, before Python 3.12
             try:
                 await (self._hear() if drivable(self._client) else self._ask_by_client())
-            except Exception as error:  # noqa: BLE001 - whatever it is, others are asked, and this one again
+            except Exception as error:  # noqa: BLE001 - whatever it is, other Sentinels are asked, and this one again
                 log.debug("hearing a Sentinel: %s", in_line(error))
                 self._naming.unheard(self, error)
             await asyncio.sleep(self._pause)

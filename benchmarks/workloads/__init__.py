@@ -56,7 +56,7 @@ WORKLOADS: Mapping[str, Sequence[Callable[[Settings], Workload]]] = {
     "drain-processes": [DrainProcesses],
     "handover": [Handover, LongHandover],
     "costs": [Costs],
-    "redlock": [RedlockAlone, ContendedRedlock],
+    "redlock": [partial(RedlockAlone, away=0), partial(RedlockAlone, away=1), ContendedRedlock],
     "scale": [Throng, Waiters],
     "held": [Held],
     "servers": [Servers],

@@ -41,7 +41,7 @@ class Idle(Workload):
         super().__init__(settings)
         self.names = names
         self.case = f"{names} name{'s' if names > 1 else ''}"
-        self.seconds = settings.size(6, 1)
+        self.seconds = settings.size(5, 1)
         self.work = f"one process waits for {self.case} that another one holds for an hour; {self.seconds} s"
         most = 2 if names == 1 else 15
         self.targets = (at_most(most, "scripts", f"≤ {most} scripts a second", contenders=NOTIFIED),)

@@ -17,9 +17,10 @@ from aiolocks.testing import EmbeddedServer
 
 from ..crew import Crew
 from ..desk import Desk
+from ..distance import far_away
 from ..model import FLOOR, Figure, Sample
 from ..settings import Address, Settings
-from ..targets import at_least, at_most
+from ..targets import at_least, at_most, faster
 from .base import Measure, Workload
 
 _MASTERS = 5
@@ -27,6 +28,8 @@ _PROCESSES = 4
 _TASKS = 5
 _TTL = 30
 _HUNG = "aiolocks, one master hangs"
+_PEER = {0: "≥ 1.4 × as fast as pottery", 1: "as fast as pottery"}
+"""Targets, by the milliseconds of delay."""
 
 
 @asynccontextmanager
@@ -36,14 +39,27 @@ async def _five_masters(settings: Settings) -> AsyncGenerator[list[EmbeddedServe
 
 
 class RedlockAlone(Workload):
-    """One task, one lock after the other."""
+    """One task, one lock after the other.
+
+    Args:
+        away: Milliseconds by which each answer comes later, through a proxy in the same process.
+    """
 
     name = "redlock"
-    case = "alone"
-    work = f"one task, 500 times acquire and release, over {_MASTERS} masters, on 50 names"
     floor = "`Lock` on one of the masters"
     figures = (Figure("cycle", "µs per cycle"), Figure("client", "client, µs of CPU a cycle", 1))
-    targets = (at_most(2.2, "client", "≤ 2.2 × one master alone, by CPU", of=FLOOR),)
+
+    def __init__(self, settings: Settings, *, away: int) -> None:
+        super().__init__(settings)
+        self._away = away
+        cycles = 200 if away else 500
+        self._cycles = settings.size(cycles, 10)
+        self.case = f"{away} ms away" if away else "alone"
+        far = f"; each answer comes {away} ms later, through a proxy in the same process" if away else ""
+        self.work = f"one task, {cycles} times acquire and release, over {_MASTERS} masters, on 50 names{far}"
+        self.targets = [faster(1.0 if away else 1.4, "cycle", _PEER[away], than="pottery")]
+        if away:
+            self.targets.append(at_most(1.3, "cycle", "≤ 1.3 × one master", of=FLOOR))
 
     @property
     def contenders(self) -> Sequence[str]:
@@ -53,13 +69,15 @@ class RedlockAlone(Workload):
     @asynccontextmanager
     async def stage(self, address: Address) -> AsyncGenerator[Measure]:
         """Masters of its own, and a connection to each."""
-        cycles = self.settings.size(500, 10)
+        cycles = self._cycles
         names = [f"redlock:{number}" for number in range(50)]
         async with _five_masters(self.settings) as servers, AsyncExitStack() as stack:
-            clients = [
-                await stack.enter_async_context(Redis(unix_socket_path=str(server.path)))
-                for server in servers
-            ]
+            masters = [Address.of(server) for server in servers]
+            if self._away:
+                masters = [
+                    await stack.enter_async_context(far_away(master, self._away / 1000)) for master in masters
+                ]
+            clients = [await stack.enter_async_context(master.client()) for master in masters]
 
             def locking(contender: str, name: str) -> AbstractAsyncContextManager[Any]:
                 if contender == "pottery":

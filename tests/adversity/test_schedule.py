@@ -17,7 +17,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Schedule, Session, Tick, TickRecord
-from aiolocks.kinds.schedule.runs import Claims
+from aiolocks.kinds.schedule.run import Claims
 from aiolocks.transport import clocks
 from tests.adversity.tools import Formed, Keys, begin, step
 from tests.adversity.troubles import TROUBLES, Setting, Trouble
@@ -747,7 +747,7 @@ async def test_cancelled_anywhere_the_keeper_leaves_no_run_and_loses_no_tick(
 
 
 def keeper_clock(keeper: Any) -> Any:
-    from aiolocks.kinds.schedule.clock import server_clock
+    from aiolocks.kinds.schedule.run import server_clock
 
     return server_clock(keeper._engine, "a")
 

@@ -11,8 +11,8 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Schedule
-from aiolocks.kinds.schedule.dues import Cron, Every
-from aiolocks.kinds.schedule.once import nearest
+from aiolocks.kinds.schedule.plan import Cron, Every
+from aiolocks.kinds.schedule.run import nearest
 from tests.cli.conftest import Aiolocks, Ended
 from tests.cli.several import several as in_one_process
 

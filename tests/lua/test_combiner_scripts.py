@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.combiner import Ack, Bounds, Brought, CombinerSteps, Entry, Put, Row, Told
+from aiolocks.kinds.combiner import Ack, AnswersKnown, Bounds, Brought, CombinerSteps, Entry, Put, Row
 from aiolocks.transport import WAITING, Refused
 from aiolocks.transport.request import MOST_KNOWN
 from tests.lua.mutants import checks, compiled, lines_left_out, unnoticed
@@ -874,7 +874,7 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
     await combiner.redis.delete(combiner.run_key)
     gone = acquire.parse(await combiner.acquire(ME, (5, 7), (9, 9), who="s"))
     assert isinstance(gone, Refused)
-    assert isinstance(gone.error, Told)
+    assert isinstance(gone.error, AnswersKnown)
     assert gone.error.missing == rows
     rows.clear()
     granted = acquire.parse(await combiner.acquire(ME, who="s"))

@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks import FingerprintError
-from aiolocks.kinds.flights import LINGER_MS, FlightSteps, Leaving, Left
+from aiolocks.kinds.flights import LINGER_MS, FlightSteps, Leaving, RunEnded
 from aiolocks.transport import IN_TURN, SEATED, WAITING, Granted, Refused
 from aiolocks.transport.request import lua_sections
 from tests.lua.flight_scripts import LINGER, FlightScripts
@@ -698,7 +698,7 @@ async def test_the_commands_say_what_the_scripts_take(flight) -> None:
     assert await flight.lasts(flight.value, LINGER_MS)
 
     left = (await does(flight, mine.acquire(ME, MINUTE, "{}", SEATED | IN_TURN))).error
-    assert isinstance(left, Left)
+    assert isinstance(left, RunEnded)
     assert (left.run, left.tag, left.payload) == (granted.fencing_token, "v", b"1")
     assert left.age_us in range(10**6)
     assert (await does(flight, commands(flight).acquire(ME, MINUTE, "{}"))).fencing_token > left.run

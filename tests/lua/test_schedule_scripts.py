@@ -10,7 +10,8 @@ import json
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.schedule.steps import Ask, Claimed, NotClaimed, TickSteps, reading
+from aiolocks.kinds.schedule.plan import Ask, Claimed, NotClaimed
+from aiolocks.kinds.schedule.run import TickSteps, reading
 from aiolocks.transport import Granted, Refused
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, surviving, unnoticed
 from tests.lua.schedule_scripts import OTHERS, THESE, THIRD, WEEK, ScheduleScripts, described

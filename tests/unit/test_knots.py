@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from aiolocks.inspect.deadlocks import Found
-from aiolocks.inspect.knots import Lease, Occupants, in_order, knots, may_wait_for, stuck
-from aiolocks.inspect.waits import Held, Wait, Want, record_of, waits_in
+from aiolocks.inspect.deadlocks import Look
+from aiolocks.inspect.knots import Occupants, StandingLease, in_order, knots, may_wait_for, stuck
+from aiolocks.inspect.waits import HeldLease, Wait, Want, record_of, waits_in
 from aiolocks.transport.commands.snapshots import Place
 
 EVERYTHING = (float("-inf"), float("inf"))
@@ -20,7 +20,7 @@ def wait(
     one: str, wants: tuple[str, ...], holds: tuple[str, ...], kind: str = "lock", beat: int = 1, **more: Any
 ) -> Wait:
     want = Want(tuple((kind, name) for name in wants), (), **more)
-    held = tuple(Held(f"{one} has {name}", ((kind, name),), kind, name) for name in holds)
+    held = tuple(HeldLease(f"{one} has {name}", ((kind, name),), kind, name) for name in holds)
     return Wait(one, beat, "host", 1, one, kind, wants[0], 0, 1.0, False, want, held)
 
 
@@ -33,7 +33,7 @@ def on_server(waits: Mapping[str, Wait], **others: list[str]) -> dict[tuple[str,
     held += [(("lock", name), lease) for name, ids in others.items() for lease in ids]
     for place, lease in held:
         those_there = occupants.setdefault(place, Occupants({}, None, ()))
-        those_there.leases[lease] = Lease(1, "", None)
+        those_there.leases[lease] = StandingLease(1, "", None)
     return occupants
 
 
@@ -64,7 +64,7 @@ def test_permits_count_only_if_none_can_come_from_elsewhere(value: int | None, f
         wait("3", ("s",), (), "semaphore", permits=1),
     )
     for one, name in (("1", "s"), ("2", "s"), ("3", "x")):
-        lease = Held(f"{one} has {name}", (("semaphore", name),), "semaphore", name)
+        lease = HeldLease(f"{one} has {name}", (("semaphore", name),), "semaphore", name)
         waits[one] = waits[one]._replace(holds=(lease,))
     occupants = on_server(waits)
     occupants["semaphore", "s"] = occupants["semaphore", "s"]._replace(permits=value)
@@ -80,18 +80,18 @@ def test_a_permit_of_a_task_that_goes_on_soon_will_do() -> None:
         wait("3", ("s",), (), "semaphore", permits=1),
     )
     for one, name in (("1", "s"), ("2", "s"), ("3", "x")):
-        lease = Held(f"{one} has {name}", (("semaphore", name),), "semaphore", name)
+        lease = HeldLease(f"{one} has {name}", (("semaphore", name),), "semaphore", name)
         waits[one] = waits[one]._replace(holds=(lease,))
     occupants = on_server(waits)
     occupants["semaphore", "s"] = occupants["semaphore", "s"]._replace(permits=2)
-    occupants["semaphore", "y"] = Occupants({"somebody else": Lease(1, "", None)}, None, ())
+    occupants["semaphore", "y"] = Occupants({"somebody else": StandingLease(1, "", None)}, None, ())
     assert stuck(waits, occupants) == {}
 
 
 def test_a_deadlock_counts_when_each_wait_was_confirmed_since_it_was_found_first() -> None:
-    def look(first: int, second: int) -> Found:
+    def look(first: int, second: int) -> Look:
         waits = by_id(wait("1", ("b",), ("a",), beat=first), wait("2", ("a",), ("b",), beat=second))
-        return Found(waits, on_server(waits))
+        return Look(waits, on_server(waits))
 
     before = look(3, 7).since({})
     assert before == {"1": 3, "2": 7}
@@ -107,16 +107,16 @@ def test_a_deadlock_counts_when_each_wait_was_confirmed_since_it_was_found_first
 def test_a_writer_between_counts_when_it_has_said_since_that_it_lives(until: int, found: bool) -> None:
     """It publishes no wait of its own, for it holds nothing."""
 
-    def look(beat: int, until_ms: int) -> Found:
+    def look(beat: int, until_ms: int) -> Look:
         waits = by_id(
             wait("1", ("r",), ("x",), mode="r", span=EVERYTHING, beat=beat),
             wait("2", ("x",), ("r",), beat=beat),
         )
         occupants = on_server(waits)
-        occupants["lock", "r"].leases["2 has r"] = Lease(1, "r", EVERYTHING)
+        occupants["lock", "r"].leases["2 has r"] = StandingLease(1, "r", EVERYTHING)
         writer = Place(b"bell", until_ms, EVERYTHING, "")
         occupants["lock", "r"] = occupants["lock", "r"]._replace(places=(writer,))
-        return Found(waits, occupants)
+        return Look(waits, occupants)
 
     before = look(1, 2000).since({})
     assert before == {"1": 1, "2": 1, b"bell": 2000}
@@ -139,7 +139,7 @@ def test_spans(mode: str, held: str, reserved: bool, apart: bool, found: bool) -
     wanted = (20.0, 30.0) if apart else (0.0, 5.0)
     waits = by_id(wait("1", ("r",), ("x",), mode=mode, span=wanted), wait("2", ("x",), ("r",)))
     occupants = on_server(waits)
-    occupants["lock", "r"].leases["2 has r"] = Lease(1, held, (3.0, 10.0))
+    occupants["lock", "r"].leases["2 has r"] = StandingLease(1, held, (3.0, 10.0))
     if reserved:
         occupants["lock", "r"] = occupants["lock", "r"]._replace(places=(Place(b"bell", 0, (4.0, 6.0), ""),))
     assert bool(knots(stuck(waits, occupants))) == (found and not apart)
@@ -164,7 +164,7 @@ def test_a_writer_or_upgradable_waits_for_those_that_keep_out_the_earlier_ones(
     wanted = places[-1][2]
     waits = by_id(wait("1", ("r",), ("x",), mode=mode, span=wanted), wait("2", ("x",), ("r",)))
     occupants = on_server(waits)
-    occupants["lock", "r"].leases["2 has r"] = Lease(1, "r", (3.0, 4.0))
+    occupants["lock", "r"].leases["2 has r"] = StandingLease(1, "r", (3.0, 4.0))
     occupants["lock", "r"] = occupants["lock", "r"]._replace(
         places=tuple(
             Place(f"{asked}".encode(), 0, span, "", mode if one == "own" else one, asked, reserved=False)
@@ -180,7 +180,7 @@ def test_a_writer_that_waits_for_an_upgradable_keeps_no_reader_out() -> None:
     for reserved in (True, False):
         waits = by_id(wait("1", ("r",), ("x",), mode="r", span=EVERYTHING), wait("2", ("x",), ("r",)))
         occupants = on_server(waits)
-        occupants["lock", "r"].leases["2 has r"] = Lease(1, "u", EVERYTHING)
+        occupants["lock", "r"].leases["2 has r"] = StandingLease(1, "u", EVERYTHING)
         place = Place(b"bell", 0, EVERYTHING, "", "w", 1, reserved=reserved)
         occupants["lock", "r"] = occupants["lock", "r"]._replace(places=(place,))
         assert bool(knots(stuck(waits, occupants))) == reserved

@@ -73,7 +73,7 @@ FOR_USERS = {
     "aiolocks.lock.sources.AsyncClient",
 }
 OF_SEVERAL = {
-    "aiolocks.kinds.schedule.dues.Dues",  # of each way to say when
+    "aiolocks.kinds.schedule.plan.Dues",  # of each way to say when
     "aiolocks.lock.context.Waiting",  # Acquiring, Possession, and the waits of Latch and RateLimit
     "aiolocks.lock.renewal.Listening",  # Watch and Tenure
     "aiolocks.lock.wakeups._Ringing",  # all answers that tell of bells

@@ -1,13 +1,18 @@
-"""Which requests follow a long one over the second connection."""
+"""The second connection, for long requests: what follows them there, and how they leave."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 from aiolocks.transport.commands.listening import trial
+from aiolocks.transport.connection import Multiplexed
+from aiolocks.transport.dialect import Dialect
+from aiolocks.transport.hearing import Wakeups
 from aiolocks.transport.long import Long
-from aiolocks.transport.request import Request
+from aiolocks.transport.outages import Outage, Outages
+from aiolocks.transport.request import LONG, Request
 
 
 def followed(call: Request[Any], *, owed: list[Request[Any]], residue: bool = False) -> bool:
@@ -31,3 +36,43 @@ def test_what_was_sent_before_stays_on_its_connection() -> None:
     again = trial(b"{a}:lock")
     again.unconfirmed = True
     assert not followed(again, owed=[trial(b"{a}:lock")])
+
+
+class NarrowTransport:
+    """Takes one piece, and then no more for now."""
+
+    def __init__(self, protocol: Multiplexed) -> None:
+        self._protocol = protocol
+        self.taken: list[int] = []
+
+    def write(self, piece: memoryview) -> None:
+        self.taken.append(len(piece))
+        self._protocol.pause_writing()
+
+    def get_extra_info(self, _: str) -> None:
+        return None
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_a_long_request_leaves_piece_by_piece_as_the_line_takes_them() -> None:
+    """Else nothing would tell a slow line from a silent server."""
+    loop = asyncio.get_running_loop()
+    wakeups = Wakeups("poll", trial=lambda _: trial(b""), on_rung=lambda _, __: None)
+    second = Multiplexed(
+        cast("Any", None),
+        Dialect(),
+        wakeups,
+        cast("Any", None),
+        loop,
+        outage=Outage("", Outages(loop)),
+        second_of=cast("Any", object()),
+    )
+    transport = NarrowTransport(second)
+    second._write_out(cast("Any", SimpleNamespace(transport=transport)), b"x" * 3 * LONG)
+    assert sum(transport.taken) < LONG
+    for _ in range(10):
+        second.resume_writing()
+    assert sum(transport.taken) == 3 * LONG
+    assert max(transport.taken) < LONG

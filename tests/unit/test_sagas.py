@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from weakref import ref
 
 import pytest
 
+import aiolocks.transport.cluster.sagas as module
 from aiolocks.transport.answers import Granted, Refused, released
 from aiolocks.transport.cluster.redirects import Redirects
 from aiolocks.transport.cluster.sagas import Adopting, Saga, SagaCommand, Sagas, State, Taking, Together
@@ -99,6 +103,13 @@ def two_releases() -> Stage:
 def grant(stage: Stage, *tokens: int) -> None:
     for slot, token in enumerate(tokens):
         stage.part(f"take {slot}").reply(granted(token))
+
+
+def test_the_table_at_the_head_has_the_states_that_may_follow() -> None:
+    rows = re.findall(r"^\| (.*?) \| `([A-Z]+)` \|", module.__doc__ or "", re.MULTILINE)
+    told = {(before, after) for left, after in rows for before in re.findall("`([A-Z]+)`", left)}
+    told |= {(state.name, "ENDED") for state in State if state not in (State.BEGUN, State.ENDED)}
+    assert told == {(before.name, state.name) for before, after in module._AFTER.items() for state in after}
 
 
 # -- 1. one slot after the other
@@ -275,6 +286,21 @@ def test_no_state_follows_the_end() -> None:
     assert stage.saga is not None
     with pytest.raises(AssertionError, match=r"<Taking ENDED, 1 of 1 under way> cannot go to SEALING"):
         stage.saga._go(State.SEALING, [])
+
+
+def test_one_that_has_ended_leaves_no_circle() -> None:
+    stage = two_releases()
+    for part in stage.parts:
+        part.reply(NOBODY)
+    last = ref(part)
+    gc.disable()
+    try:
+        stage.parts.clear()
+        stage.saga = None
+        del part
+        assert last() is None
+    finally:
+        gc.enable()
 
 
 # -- 5. whom it has woken

@@ -25,9 +25,8 @@ from aiolocks import (
     SessionClosedError,
     Tick,
 )
-from aiolocks.kinds.schedule.dues import delay
-from aiolocks.kinds.schedule.once import claim_nearest
-from aiolocks.kinds.schedule.runs import Run
+from aiolocks.kinds.schedule.plan import delay
+from aiolocks.kinds.schedule.run import Run, claim_nearest
 from aiolocks.lock import together
 from tests.support.waiting import eventually
 

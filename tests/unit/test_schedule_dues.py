@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aiolocks import ConfigurationError
-from aiolocks.kinds.schedule.dues import Cron, Dues, Every, between, delay, time_zone
+from aiolocks.kinds.schedule.plan import Cron, Dues, Every, between, delay, time_zone
 
 BERLIN = "Europe/Berlin"
 YEAR = 366 * 86_400_000

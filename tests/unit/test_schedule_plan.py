@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolocks.kinds.schedule import clock as clock_module
-from aiolocks.kinds.schedule.clock import ServerClock, server_clock
-from aiolocks.kinds.schedule.dues import Every, delay
-from aiolocks.kinds.schedule.plan import Misfire, Overlap, Plan, Policy
-from aiolocks.kinds.schedule.steps import Claimed, NotClaimed, Why
+from aiolocks.kinds.schedule import run as clock_module
+from aiolocks.kinds.schedule.plan import (
+    Claimed,
+    Every,
+    Misfire,
+    NotClaimed,
+    Overlap,
+    Plan,
+    Policy,
+    Why,
+    delay,
+)
+from aiolocks.kinds.schedule.run import ServerClock, server_clock
 
 MINUTE = 60_000
 WEEK = 7 * 24 * 60 * MINUTE

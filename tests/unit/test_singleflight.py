@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from aiolocks import JSON, RemoteCallError, ResultNotKeptError, Session, SingleFlight
 from aiolocks.errors import LockError
-from aiolocks.kinds.flights import Left
+from aiolocks.kinds.flights import RunEnded
 from aiolocks.kinds.outcome import Outcome
 from aiolocks.kinds.singleflight import digest_of
 
@@ -196,8 +196,8 @@ def test_json_refuses_what_it_does_not_know(value: Any) -> None:
 # -- outcomes ------------------------------------------------------------------------------------------------
 
 
-def left(outcome: Outcome) -> Left:
-    return Left(1, None, 0.0, outcome.tag, outcome.payload)
+def left(outcome: Outcome) -> RunEnded:
+    return RunEnded(1, None, 0.0, outcome.tag, outcome.payload)
 
 
 def test_a_value_is_the_very_value_here_and_its_copy_elsewhere() -> None:

@@ -1,6 +1,7 @@
 """The demo's worker processes: the demo's end of their pipes, and `python -m aiolocks.cli.demo.worker`.
 
-Each line in either direction is a JSON object. Times are those of the monotonic clock, which all share.
+Each line in either direction is a JSON object. Times are of the monotonic clock, which all processes of a
+machine share.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ async def working(number: int, url: str, prefix: str) -> AsyncGenerator[Worker, 
         await process.communicate()  # asyncio lets go of a process only when its output has ended
 
 
-# From here on in the worker's process.
+# All that follows runs in the worker's process.
 def _tell(event: str, **details: object) -> None:
     print(json.dumps({"event": event, "at": monotonic(), **details}), flush=True)
 
@@ -116,7 +117,8 @@ async def _hold(
             await register.write(value, lease.fencing_token)
             _tell("holds", asked=asked, entered=entered, token=lease.fencing_token)
             if late:
-                # As a long computation: the event loop does not run, and nothing here sees that time passes.
+                # As a long computation: the event loop does not run, and no task of this process sees that
+                # time passes.
                 sys.stdin.readline()
                 # A task of its own: the request is sent and answered although the body is cancelled.
                 write = register.write("late", lease.fencing_token)

@@ -63,7 +63,7 @@ INSPECTING: Final[Sequence[str]] = ("scan", "type", "hgetall")
 
 
 def others() -> dict[str, Sequence[str]]:
-    """The commands that others need besides those of a `Lock`, by kind.
+    """The commands that further kinds need besides the commands of a `Lock`, by kind.
 
     NOTE: the table in docs/reference/index.md is made of the same.
     """
@@ -77,7 +77,7 @@ _CONNECTION: Final = {
     "client|info": ("CLIENT", "INFO"),
     "client|kill": ("CLIENT", "KILL", "ID", "9223372036854775807", "ADDR", "0.0.0.0:0"),
 }
-"""The requests of a new connection, and how to try them: nobody has this number."""
+"""The requests of a new connection, and how to try them: no connection has this number."""
 _ROLES: Final = {"": ":*", "fence": ".fence:*", "queue": ".queue:*", "bell.x": ".bell.*"}
 """The keys beside a lock, and the end of the pattern that allows them."""
 _SCANNING: Final = 1.0
@@ -85,7 +85,7 @@ _SCANNING: Final = 1.0
 
 
 async def allowed(client: Redis, *, prefix: str, name: str, user: str) -> AsyncGenerator[Finding, None]:
-    """The rights that this user lacks, with the ACL rule that allows each. The name is nobody's."""
+    """The rights that this user lacks, with the ACL rule that allows each. No program uses the name."""
     grant = f"ACL SETUSER {user}"
     scripts = await _scripts(client, key(prefix, "lock", name), grant)
     yield scripts
@@ -113,7 +113,7 @@ async def _scripts(client: Redis, probe: bytes, grant: str) -> Finding:
             pass
         except ResponseError as error:
             if not (why := trouble_of(error)):
-                raise  # it serves nobody now
+                raise  # it serves no client now
             troubles[word] = why
     if not troubles:
         return Finding(Level.OK, "scripts", "the server runs Lua scripts for this user")
@@ -146,7 +146,7 @@ async def _keys(client: Redis, prefix: str, name: str, grant: str) -> Finding:
 
 
 async def _words(client: Redis, probe: bytes, grant: str) -> list[Finding]:
-    """The commands that scripts may not call: those of a `Lock`, and those of other kinds."""
+    """The commands that scripts may not call: of a `Lock`, and of other kinds."""
     script = resources.files(__package__ or "").joinpath("words.lua").read_text()
     said: list[Any] = await ask(client, "EVAL", script, 1, probe, *_ATTEMPTS.values())
     answers = zip(_ATTEMPTS, map(text, said), strict=True)

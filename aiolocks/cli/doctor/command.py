@@ -93,7 +93,7 @@ async def examine(server: Server, *, prefix: str, wakeup: str = "auto") -> list[
 
     Raises:
         CommandError: The server has gone away.
-        ResponseError: It serves nobody now, as while a script blocks it.
+        ResponseError: It serves no client now, as while a script blocks it.
     """
     findings = [found async for found in several.examined(server, prefix=prefix, wakeup=wakeup)]
     user = server.target.user
@@ -101,7 +101,7 @@ async def examine(server: Server, *, prefix: str, wakeup: str = "auto") -> list[
 
 
 def _print(findings: Iterable[Finding]) -> None:
-    """A finding a line, with its advice below; those of one server of several stand under its address."""
+    """A finding a line, with its advice below; of several servers, each under its address."""
     node = ""
     for finding in findings:
         if finding.node != node:

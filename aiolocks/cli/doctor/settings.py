@@ -1,4 +1,4 @@
-"""Checks of what a server tells of itself. Nothing here does I/O."""
+"""Checks of what a server tells of itself. No function of this module does I/O."""
 
 from __future__ import annotations
 

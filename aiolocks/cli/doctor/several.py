@@ -1,4 +1,4 @@
-"""The servers that the doctor looks at: one, the nodes of a cluster, or those that Sentinel knows."""
+"""The servers that the doctor looks at: one, the nodes of a cluster, or the servers that Sentinel knows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def _whole(
 async def _of_user(
     client: Redis, other: Redis, facts: Facts, *, user: str, prefix: str, name: str, wakeup: str
 ) -> AsyncGenerator[Finding, None]:
-    """The rights of this user. The name is nobody's, and its keys are on this server."""
+    """The rights of this user. No program uses the name, and its keys are on this server."""
     async for finding in access.allowed(client, prefix=prefix, name=name, user=user):
         yield finding
     if wakeup in ("auto", "tracking"):
@@ -99,12 +99,12 @@ async def _names(client: Redis | RedisCluster, prefix: str) -> list[Finding]:
 
 
 def _name() -> str:
-    """A name that is nobody's."""
+    """A name that no program uses."""
     return f"doctor.{secrets.token_hex(8)}"
 
 
 async def _of_node(address: Address, findings: AsyncIterable[Finding]) -> AsyncGenerator[Finding, None]:
-    """Those findings, with the address; one more if the server is gone."""
+    """The findings, with the address; one more if the server is gone."""
     node = f"{address[0]}:{address[1]}"
     try:
         async for finding in findings:
@@ -191,7 +191,7 @@ async def _master(
 
 
 def _name_on(cluster: RedisCluster, node: ClusterNode, prefix: str) -> str | None:
-    """A name that is nobody's, and whose keys this node has; None where it has no slots."""
+    """A name that no program uses, and whose keys this node has; None where it has no slots."""
     cached: Any = cluster.nodes_manager.slots_cache
     if not any(nodes[0].name == node.name for nodes in cached.values()):
         return None

@@ -1,4 +1,4 @@
-"""The trial: two sessions acquire, renew, hand over and release a name that is nobody's."""
+"""The trial: two sessions acquire, renew, hand over and release a name that no program uses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def pushes(client: Redis, facts: Facts, *, user: str) -> AsyncGenerator[Fi
 
 
 async def _learned(client: Redis, *, closes: bool) -> Dialect:
-    """What a session would find out here: why it speaks RESP2, and what it must not ask.
+    """What a session would find out of this server: why it speaks RESP2, and what it must not ask.
 
     `closes`: a question has closed a connection, so that each is tried.
     """
@@ -163,7 +163,7 @@ def keyspace(facts: Facts) -> Finding:
 async def tried(
     client: Redis | RedisCluster, *, prefix: str, name: str, wakeup: str, explained: bool
 ) -> Finding:
-    """Acquires, renews, hands over and releases a name that is nobody's, and removes all keys of it.
+    """Acquires, renews, hands over and releases a name that no program uses, and removes all keys of it.
 
     A failure is `explained` where a check has found an error before.
     """

@@ -158,14 +158,14 @@ def top(*, pattern: str, interval: float, prefix: str, url: str) -> None:
     if not _SHORTEST <= interval <= _LONGEST:  # also refuses NaN
         message = f"--interval must be from {_SHORTEST:g} to {_LONGEST:g} seconds, not {interval:g}"
         raise click.UsageError(message, click.get_current_context())
-    from .top import Order, watch  # noqa: PLC0415 - the others do not need it
+    from .top import Order, watch  # noqa: PLC0415 - the other commands do not need it
 
     order = Order(url=url, prefix=prefix, pattern=pattern, interval=interval, others=_is_default())
     sys.exit(asyncio.run(watch(order)))
 
 
 def _is_default() -> bool:
-    """Whether nobody has named a prefix, and perhaps nobody knows that there are others."""
+    """Whether the user has named no prefix, and perhaps does not know that there are several."""
     return click.get_current_context().get_parameter_source("prefix") is ParameterSource.DEFAULT
 
 

@@ -87,7 +87,7 @@ class Controls:
         return self.part in info.name
 
     def typed(self, text: str) -> None:
-        """Some keys; those that mean nothing are passed over."""
+        """Some keys; keys that mean nothing are passed over."""
         for key in _KEY.findall(text):
             if len(key) > 1:
                 self._scroll(key[2:])

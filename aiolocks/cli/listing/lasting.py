@@ -1,4 +1,4 @@
-"""What the server keeps of schedules and leaderships, also while nobody runs or leads."""
+"""What the server keeps of schedules and leaderships, also while no process runs or leads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ... import BackendError, Session, TickRecord
 from ...inspect.looking import scan_names
 from ...kinds.leadership import KIND as LEADERSHIP
 from ...kinds.leadership import Observing, TermFound
-from ...kinds.schedule.steps import Times, reading, times
-from ...kinds.schedule.ticks import history
+from ...kinds.schedule.run import Times, history, reading, times
 from ...lock.context import Context
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of
@@ -29,7 +28,7 @@ _SINCE_EVER: Final = 0
 
 
 @final
-class Kept(NamedTuple):
+class KeptRuns(NamedTuple):
     """What the server knows of a schedule.
 
     Attributes:
@@ -44,7 +43,7 @@ class Kept(NamedTuple):
 
     @property
     def alive(self) -> Sequence[Times]:
-        """Those times for which a process asks."""
+        """The times for which a process asks."""
         return [one for one in self.times if self.now <= one.expected]
 
     @property
@@ -53,7 +52,7 @@ class Kept(NamedTuple):
         return any(record.outcome == "running" for record in self.records)
 
 
-async def kept_of(session: Session, name: str, limit: int) -> Kept:
+async def kept_of(session: Session, name: str, limit: int) -> KeptRuns:
     """What the server knows of the schedule of that name.
 
     Raises:
@@ -67,10 +66,10 @@ async def kept_of(session: Session, name: str, limit: int) -> Kept:
         records = history(read, None, UTC)[:limit]
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         records = []  # another program has written there
-    return Kept(read.now_us // 1000, found, records)
+    return KeptRuns(read.now_us // 1000, found, records)
 
 
-def next_ticks(kept: Kept) -> Iterator[str]:
+def next_ticks(kept: KeptRuns) -> Iterator[str]:
     """A line for each of its times, or one that says that no process keeps it."""
     for one in kept.alive:
         if one.next is None:
@@ -90,7 +89,7 @@ def _ago(ms: int) -> str:
     return f"{duration(ms / 1000)} ago"
 
 
-def last_run(kept: Kept) -> str:
+def last_run(kept: KeptRuns) -> str:
     """The latest run in words; empty if there is none."""
     if not kept.records:
         return ""
@@ -136,7 +135,7 @@ async def lasting(session: Session, kind: str, name: str) -> Facts:
     return []
 
 
-def _of_schedule(kept: Kept) -> Iterator[tuple[str, str]]:
+def _of_schedule(kept: KeptRuns) -> Iterator[tuple[str, str]]:
     if kept.times:
         yield from (("state", line) for line in next_ticks(kept))
     if run := last_run(kept):

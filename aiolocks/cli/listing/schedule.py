@@ -20,7 +20,7 @@ from ..server import prefix_option, redis_option
 from . import texts
 from .asking import asking
 from .commands import json_option
-from .lasting import Kept, kept_of, next_ticks, schedules, when
+from .lasting import KeptRuns, kept_of, next_ticks, schedules, when
 from .shown import document, duration
 
 _MOST: Final = 100
@@ -59,7 +59,7 @@ def schedule(*, name: str, limit: int, as_document: bool, prefix: str, url: str)
         raise CommandError(f"no process keeps the schedule '{visible(name)}' now", NOT_HELD)
 
 
-async def _ask(url: str, prefix: str, name: str, limit: int) -> tuple[Kept, list[str]]:
+async def _ask(url: str, prefix: str, name: str, limit: int) -> tuple[KeptRuns, list[str]]:
     """The schedule; where there is none of that name, the names of some that there are."""
     async with asking(url, prefix) as session:
         kept = await kept_of(session, name, limit)
@@ -94,7 +94,7 @@ def _cells(record: TickRecord, encoding: str) -> Iterator[str]:
     yield "out of turn" if out_of_turn else visible(record.error, encoding)
 
 
-def _as_json(kept: Kept) -> dict[str, Any]:
+def _as_json(kept: KeptRuns) -> dict[str, Any]:
     return {
         "kept": bool(kept.alive),
         "ticks": [

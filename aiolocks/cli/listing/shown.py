@@ -34,12 +34,12 @@ def duration(seconds: float | None) -> str:
 
 
 def stands(info: LockInfo) -> bool:
-    """Whether something keeps others from having it."""
+    """Whether something keeps a further task from having it."""
     return bool(info.holders or info.problem) or info.kept_until is not None
 
 
 def kept(info: LockInfo) -> str:
-    """Until when nobody can acquire a name that nobody holds; empty where that is not so."""
+    """Until when a name that no lease holds cannot be acquired; empty where that is not so."""
     if info.kept_until is None:
         return ""
     until = datetime.fromtimestamp(info.kept_until, UTC).astimezone()

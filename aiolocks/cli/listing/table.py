@@ -44,7 +44,7 @@ def print_table(infos: Sequence[LockInfo]) -> None:
         shows = _shown_on(None)
         rows = [tuple(_cells(info, holder, console.encoding, shows)) for info, holder in _lines(infos)]
         sys.stdout.writelines(f"{line}\n" for line in _aligned([_header(shows), *rows], shows))
-        sys.stdout.flush()  # here, where it is still to be heard that nobody reads it
+        sys.stdout.flush()  # now, while an error still tells that no program reads it
 
 
 def table(infos: Sequence[LockInfo], encoding: str, *, width: int) -> Table:

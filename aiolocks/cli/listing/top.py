@@ -117,7 +117,7 @@ class _View:
         self._census = census
         self._what = what
         self._shown: list[LockInfo] = []
-        self._above = 0  # lines of those shown that are above the screen
+        self._above = 0  # lines of the shown locks that are above the screen
         self.trouble = ""
         self.others: dict[str, int] = {}
 
@@ -127,14 +127,14 @@ class _View:
         self.trouble = ""
 
     def choose(self) -> None:
-        """The locks for the screen, of those that have been read."""
+        """The locks for the screen, of the locks that have been read."""
         controls, census = self._controls, self._census
         census.rank_by(rank if controls.waits else controls.rank)
         controls.fit(census.lines_of(controls.accepts, waits=controls.waits), self._room)
         shown = census.first(controls.above + self._room, controls.accepts)
         self._above = controls.above
         if not controls.waits:
-            # Each look reads the locks on the screen, and not those above it.
+            # Each look reads the locks on the screen, and not the locks above it.
             passed = 0
             while shown and (holders := len(shown[passed].holders) or 1) <= self._above:
                 self._above -= holders

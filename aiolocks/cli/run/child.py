@@ -43,9 +43,9 @@ class Child:
     jobs of an interactive shell).
 
     Invariants:
-    - while `ended` is not done, nobody has reaped the leader, and so its pid means it and nobody else;
+    - while `ended` is not done, the leader was not reaped, and so its pid means it and no other process;
     - a signal is sent to the group only while the leader is not reaped, or processes of the group were seen a
-      moment ago, and so the group's number means it and nobody else.
+      moment ago, and so the group's number means it and no other group.
 
     Args:
         command: Program, looked up on PATH, and arguments.

@@ -15,7 +15,7 @@ from ..server import prefix_option, redis_option
 from .dashes import BehindDashes, behind_dashes
 
 if TYPE_CHECKING:
-    from ...kinds.schedule.dues import Dues
+    from ...kinds.schedule.plan import Dues
 
 _HELP = """
 Run COMMAND while the lock NAME is held: on one machine at a time.
@@ -167,7 +167,7 @@ def _ticks(every: float | None, cron: str | None, tz: str | None) -> Dues | None
         raise click.UsageError("--tz is the time zone of --cron", context)
     if every is None and cron is None:
         return None
-    from ...kinds.schedule.dues import Cron, Every  # noqa: PLC0415 - as above
+    from ...kinds.schedule.plan import Cron, Every  # noqa: PLC0415 - as above
 
     try:
         return Every(every) if cron is None else Cron(cron, tz or "UTC")  # type: ignore[arg-type]

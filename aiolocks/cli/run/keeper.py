@@ -24,10 +24,8 @@ from ... import (
 )
 from ..._tasks import spawn
 from ..._visible import visible
-from ...kinds.schedule.dues import Dues
-from ...kinds.schedule.once import claim_nearest
-from ...kinds.schedule.runs import Run
-from ...kinds.schedule.ticks import Outcome, at
+from ...kinds.schedule.plan import Dues
+from ...kinds.schedule.run import Run, TickOutcome, at, claim_nearest
 from ...lock.options import Options, lock_name
 from ...lock.sources import engine_of
 from ..exits import LOST, NO_SERVER, NOT_ACQUIRED, CommandError, of_signal, say
@@ -202,7 +200,7 @@ async def _claim_tick(session: Session, order: Order) -> Run | None:
     return None
 
 
-def _outcome(status: int) -> tuple[Outcome, str]:
+def _outcome(status: int) -> tuple[TickOutcome, str]:
     """The outcome that the history of the schedule must record."""
     if status == 0:
         return "done", ""
@@ -210,7 +208,7 @@ def _outcome(status: int) -> tuple[Outcome, str]:
 
 
 async def _let_go(lease: Lease) -> LockError | None:
-    """Releases, and returns what shows that the lock was not held up to here."""
+    """Releases, and returns what shows that the lock was not held until now."""
     try:
         async with asyncio.timeout(_RELEASE_PATIENCE):
             await lease.release()

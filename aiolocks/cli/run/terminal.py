@@ -47,7 +47,7 @@ class Terminal:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process has it alone, as its session's first process: no shell controls jobs here."""
+        """Whether this process has it alone, as its session's first process: no shell controls its jobs."""
         return self.foreground != _NOBODY and os.getsid(0) == os.getpid()
 
     @property

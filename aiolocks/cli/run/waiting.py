@@ -35,7 +35,7 @@ def named(name: str) -> Generator[None]:
 
 
 async def explain(session: Session, kind: str, name: str) -> None:
-    """Names the holder of the lock on stderr, once: after a second, or later if nobody holds it then."""
+    """Names the holder of the lock on stderr, once: after a second, or later if no process holds it then."""
     while True:
         await asyncio.sleep(_AFTER)
         try:

@@ -62,7 +62,7 @@ def ui(*, host: str, port: int, allow_release: bool, prefix: str, url: str) -> N
             f"'{visible(prefix)}': the page has no login"
         )
     try:
-        from .serving import serve  # noqa: PLC0415 - the others do not need it
+        from .serving import serve  # noqa: PLC0415 - the other commands do not need it
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "uvicorn":
             raise

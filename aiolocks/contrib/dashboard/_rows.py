@@ -15,7 +15,7 @@ from ..._deadlocks import Deadlock
 from ..._holders import HolderInfo, interval
 from ..._infos import KindAndName, LockInfo, WaiterInfo
 from ...kinds.leadership import TermFound
-from ...kinds.schedule.ticks import TickRecord
+from ...kinds.schedule.run import TickRecord
 from ...lock.holders import described_in, who_in
 from ._heat import Charge, Heat
 from ._history import Held

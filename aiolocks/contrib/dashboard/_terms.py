@@ -12,8 +12,7 @@ from ..._tasks import spawn
 from ...inspect.census import Census
 from ...kinds.leadership import KIND as LEADERSHIP
 from ...kinds.leadership import Observing, TermFound
-from ...kinds.schedule.steps import Times, reading, times
-from ...kinds.schedule.ticks import TickRecord, history
+from ...kinds.schedule.run import TickRecord, Times, history, reading, times
 from ...lock.context import Context
 from ._rows import Row, leader_row, schedule_row, term_row, tick_row
 

@@ -173,7 +173,7 @@ class Exchange:
             Failed: The answer is not the result of the request.
             Exception: The application raised it, or ended without an answer.
         """
-        with self._handling.here():
+        with self._handling.as_current():
             self._run = self._task(self._app(self._scope, self._receive, self._send))
         await asyncio.wait((self._run, self._answer), return_when=asyncio.FIRST_COMPLETED)
         if not self._answer.done():

@@ -214,7 +214,7 @@ class Protected:
         async with AsyncExitStack() as stack:
             if self._policy.store is not None:  # they may look something up in its transaction
                 await stack.enter_async_context(self._policy.store.transaction())
-            with asking.here():
+            with asking.as_current():
                 try:
                     await self._app({**scope}, body.receive, collect)
                 except Exception:

@@ -93,7 +93,7 @@ def idempotency_middleware(
 
             async def work() -> Record | Unkept:
                 handling = Handling()
-                with handling.here():
+                with handling.as_current():
                     answer = await _answer(handler, request)
                 recorded, headers = _recorded(answer, policy.max_answer), _pairs(answer.headers.items())
                 if not policy.is_result(answer.status, headers, handling, marked=False):

@@ -16,13 +16,8 @@ from ...lock.context import Context
 from ...lock.misuse import AsyncOnly
 from ...lock.options import Metadata, Seconds, reject_unknown, whole_number
 from ...lock.sources import Client, engine_of, source_of
-from .keeper import Keeper
-from .once import claim_nearest, trigger
 from .plan import Misfire, Overlap
-from .runs import Job, Run
-from .settings import Settings
-from .steps import reading
-from .ticks import Tick, TickRecord, history
+from .run import Job, Keeper, Run, Settings, Tick, TickRecord, claim_nearest, history, reading, trigger
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -170,6 +170,7 @@ class Saga(ABC):
 
     def _end(self, result: Any = None, *, fault: Fault | None = None) -> None:
         self._enter(State.ENDED)
+        self._parts = []  # they refer to this machine: no circle is left
         self._sagas.ended(self._call)
         if fault is None:
             self._call.reply(result)

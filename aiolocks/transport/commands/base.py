@@ -217,7 +217,7 @@ class FamilySteps(NameSteps):
         number: How many names are acquired at once.
     """
 
-    __slots__ = ("_acquiring", "_keys", "_releasing")
+    __slots__ = ("_acquired", "_acquiring", "_keys", "_releasing")
 
     family: Family
     number = 1
@@ -233,14 +233,17 @@ class FamilySteps(NameSteps):
     _joins = True
     """Its release may go in one request with the acquire of the next waiter."""
     _acquiring: _Packed | None
-    """The acquire that was made last, if it was made twice in a row: but for token and metadata, the next one
+    """The acquire that was made last, if it was not the first: but for token and metadata, the next one
     is mostly the same. None: no acquire was made yet."""
+    _acquired: _Packed | None
+    """The one before, of another standing: where tasks wait, those who come and those who were woken ask in
+    turn."""
     _releasing: _Packed | None
     """As `_acquiring`."""
 
     def __init__(self, retention_ms: int) -> None:
         super().__init__(retention_ms)
-        self._acquiring = self._releasing = None
+        self._acquiring = self._acquired = self._releasing = None
 
     def _with_bell(self) -> tuple[bytes, ...]:
         """Its keys, and the bell, where only waiters name it."""
@@ -252,7 +255,11 @@ class FamilySteps(NameSteps):
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         step = self.family.acquire
         packed = self._acquiring
-        if packed and packed[0] == ttl_ms and packed[1] == standing:
+        if not (packed and packed[1] == standing and packed[0] == ttl_ms):
+            packed = self._acquired
+            if packed and not (packed[1] == standing and packed[0] == ttl_ms):
+                packed = ()
+        if packed:
             _, _, keys, before, after, head = packed
             args = (token, *before, metadata, *after)
             request = Request(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
@@ -271,11 +278,13 @@ class FamilySteps(NameSteps):
             + self._values
         )
         keys = self._with_bell() if standing & _HANGS and step.bell_last else self._keys
-        if packed is None:
+        if self._acquiring is None:
             self._acquiring = ()
         elif not self._strict and len(args) < _FEW and step.words[0] == "token" and "metadata" in step.words:
             at = step.words.index("metadata")
             head = _head(step.script, keys, args)
+            if self._acquiring and self._acquiring[1] != standing:
+                self._acquired = self._acquiring
             self._acquiring = ttl_ms, standing, keys, args[1:at], args[at + 1 :], head
         return Request(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
 

@@ -244,7 +244,7 @@ class Kind(NamedTuple):
         needs: The commands that its scripts call besides the commands of a `Lock`.
         of: The name space whose keys it has, if not one of its own.
         made_by: The class that has a method which makes it, if users do not make it themselves.
-        measured: The metrics that it has, of those in `contrib/_measuring.py`, where its calls give no lease.
+        measured: The metrics of `contrib/_measuring.py` that it has, where its calls give no lease.
     """
 
     family: Family

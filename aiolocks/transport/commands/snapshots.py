@@ -88,7 +88,7 @@ class Place(NamedTuple):
 
 
 @final
-class Waiter(NamedTuple):
+class QueuedWaiter(NamedTuple):
     """One place in a queue.
 
     Attributes:
@@ -127,7 +127,7 @@ class Snapshot(NamedTuple):
     stands: bool = False
     problems: tuple[str, ...] = ()
     waiters: int = 0
-    first_waiters: tuple[Waiter, ...] = ()
+    first_waiters: tuple[QueuedWaiter, ...] = ()
     ticket: bytes = b""
     kept: Holder | None = None
     places: tuple[Place, ...] = ()
@@ -149,7 +149,9 @@ class Snapshot(NamedTuple):
             return self._replace(problems=(*self.problems, "its queue is something else"))
         if number == 0:
             return self
-        first = (Waiter(whole_number(since), card) for since, card in zip(told[::2], told[1::2], strict=True))
+        first = (
+            QueuedWaiter(whole_number(since), card) for since, card in zip(told[::2], told[1::2], strict=True)
+        )
         return self._replace(waiters=number, first_waiters=tuple(first))
 
 

@@ -19,7 +19,7 @@ OF_DEADLOCKS: dict[str, Safeguard] = {
     "deadlocks: read on the server": Safeguard(
         "The locks that tasks hold, and whether these are in the way of others, are read on the server.",
         python(
-            "inspect.deadlocks:Found.__init__",
+            "inspect.deadlocks:Look.__init__",
             without="stuck(waits, occupants)",
             instead="may_wait_for(waits)",
         ),

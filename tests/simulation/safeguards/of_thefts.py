@@ -85,7 +85,7 @@ OF_THEFTS: dict[str, Safeguard] = {
     ),
     "steal: told by a release": Safeguard(
         "A release that comes too late tells which lease has taken its place.",
-        python("lock.lease:Possession._has_ended", without="self.thief and", instead="False and"),
+        python("lock.lease:Possession._finish", without="self.thief and", instead="False and"),
         _KINDS,
     ),
     "steal: told by a renewal": Safeguard(

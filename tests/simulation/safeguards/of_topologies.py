@@ -18,6 +18,15 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         ("cluster-multilock",),
     ),
+    "several slots: after the last": Safeguard(
+        "A caller that has left asks no other slot.",
+        python(
+            "transport.cluster.sagas:Saga._leave_parts",
+            without="part.done = True",
+            instead="pass",
+        ),
+        ("cluster-multilock",),
+    ),
     # -- a cluster
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",
