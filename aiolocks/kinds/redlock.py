@@ -18,10 +18,10 @@ from ..transport.answers import Answer, Kept, Refused, Released, truth
 from ..transport.commands.base import NameSteps
 from ..transport.commands.family import Kind
 from ..transport.commands.listening import listening
-from ..transport.commands.lock import LOCKS, LockSteps, told_lock
+from ..transport.commands.lock import LOCKS, VoteSteps, told_lock
 from ..transport.commands.snapshots import Holder
 from ..transport.commands.standing import SEATED, STAYING, WAITING
-from ..transport.quorum.acquiring import Acquiring
+from ..transport.quorum.acquiring import Acquiring, Newest
 from ..transport.quorum.keeping import Adopting, Carried, Renewing
 from ..transport.quorum.operations import Freeing, Listening, QuorumOperation, Voting
 from ..transport.quorum.quorum_commands import QuorumCommand, Settling
@@ -47,15 +47,16 @@ class RedlockSteps(NameSteps):
         node_timeout: Seconds within which one master has to answer.
     """
 
-    __slots__ = ("_held", "_lock", "_node_timeout", "_one")
+    __slots__ = ("_held", "_lock", "_newest", "_node_timeout", "_one")
 
     def __init__(
         self, prefix: str, name: str, *, retention_ms: int, session: str, node_timeout: float
     ) -> None:
         super().__init__(retention_ms)
-        self._one = LockSteps(prefix, name, retention_ms=retention_ms, session=session, kind=_KIND)
+        self._one = VoteSteps(prefix, name, retention_ms=retention_ms, session=session, kind=_KIND)
         self._held = self._one.held
         self._lock = self._held[:1]
+        self._newest = Newest()
         self._node_timeout = node_timeout
 
     @property
@@ -72,6 +73,7 @@ class RedlockSteps(NameSteps):
             confirm=partial(self._confirm, acquire.keys if queued else self._held, token, ttl_ms),
             undo=self._one.release(token, ttl_ms, ring=False),
             leave=self._leave(token, ttl_ms) if queued or standing & WAITING else None,
+            newest=self._newest,
             queued=queued,
         )
         return QuorumCommand(
@@ -123,7 +125,10 @@ class RedlockSteps(NameSteps):
         # A master that does not answer has until the lease's own end, in the background: a majority is enough
         # to go on.
         release = self._one.release(token, ttl_ms, ring=ring, leave=leave)
-        return QuorumCommand(partial(Freeing, vote=release), release, node_timeout=None, lane=token)
+        leaving = None if leave else partial(self._one.release, token, ttl_ms, ring=ring, leave=True)
+        return QuorumCommand(
+            partial(Freeing, vote=release), release, leaving=leaving, node_timeout=None, lane=token
+        )
 
     def settle(self, token: str, ttl_ms: int) -> Request[None]:
         owned, undo = self._one.owned(token), self._one.release(token, ttl_ms, ring=False)
@@ -196,8 +201,9 @@ class Redlock(Acquirable[Lease]):
     """A lock that a majority of several independent masters keeps; one holder at a time.
 
     The lock survives the loss of the other masters. It is acquired when a majority of *all* masters, not only
-    of the masters that answer, has granted it and then confirmed its fencing token. Two majorities share a
-    master, so a later lease always has the larger token. While the lock is held, it is renewed on all
+    of the masters that answer, has granted it and confirmed its fencing token. Two majorities share a
+    master, so a later lease always has the larger token. That takes one round trip, and two for the first
+    lease of a name, or after a wait. While the lock is held, it is renewed on all
     masters, and written again to a master that was away or came back without data. It is lost when a majority
     says so, or when no majority has confirmed a renewal in time.
 
@@ -210,7 +216,7 @@ class Redlock(Acquirable[Lease]):
     It assumes that clocks run at the same speed (within 1 %) and do not jump. It also assumes that a master
     which comes back without its data stays away for the longest ttl in use. If one of these is not true, two
     tasks may hold the lock at a time: let the store check `lease.fencing_token`. The algorithm is Redlock's
-    (redis.io, "Distributed Locks with Redis"), with a second phase for the fencing token.
+    (redis.io, "Distributed Locks with Redis"), with a fencing token on which a majority agrees.
 
     Options that are not described here are those of `Lock`.
 

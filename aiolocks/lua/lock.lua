@@ -494,6 +494,37 @@ redis.call('DEL', KEYS[1], KEYS[2])
 if token then tell(token, minted, left) end
 return {type == 'none' and 0 or 1, unpack(wake_first(KEYS[3], 0, false))}
 
+--# redlock_vote
+-- Before lock_acquire: the vote of a master on which the lock is free, and nobody waits for it. The lease gets the fencing token
+-- that its asker proposes, if that is larger than each one that was granted here; then it is as if this master had minted it, and
+-- had written it back (see redlock_seal).
+--
+-- ARGV  the arguments of lock_acquire, and then the fencing token that is proposed (0: none)
+-- Returns {1, fencing token, 0, the server's time, microseconds}; the fencing token has a leading zero where it is the proposed one.
+--      Or nothing was done, and lock_acquire goes on
+--
+-- Invariants:
+-- - it does what lock_acquire would do, but for the number, or nothing;
+-- - the fence becomes larger than it was. Where there is none, it may be lost: then a number is not less than the server's time,
+--   as of what lock_acquire mints.
+do
+  local proposed = table.remove(ARGV)
+  local lock, fence = KEYS[1], KEYS[2]
+  if not redis.call('GET', lock) and redis.pcall('ZCARD', KEYS[3]) == 0 then
+    local last = redis.call('GET', fence)
+    if not last or string.find(last, '^%d+$') and tonumber(last) < 9007199254740991 then
+      local time = redis.call('TIME')
+      local now = time[1] * 1000000 + time[2]
+      local least = last and last + 1 or now
+      local minted, mark = string.format('%.0f', math.max(now, least)), ''
+      if tonumber(proposed) >= least then minted, mark = proposed, '0' end
+      redis.call('SET', lock, ARGV[1] .. ':' .. mark .. minted .. ':' .. ARGV[4], 'PX', ARGV[2])
+      redis.call('SET', fence, minted, 'PX', ARGV[3])
+      return {1, mark .. minted, 0, string.format('%.0f', now)}
+    end
+  end
+end
+
 --# redlock_seal
 -- Writes the fencing token of a lease back to one of its masters, which has granted the lease before, and leaves the queue.
 -- Sent again, it does the same. The ttl stays.
@@ -506,7 +537,8 @@ return {type == 'none' and 0 or 1, unpack(wake_first(KEYS[3], 0, false))}
 -- - a waiter is in the queue until its lease is confirmed;
 -- - before a lease is given, only a master that still has its token, and minted nothing larger for it, confirms it;
 -- - the fence is at least every fencing token that was confirmed here while it was kept;
--- - a fencing token that was written back has a leading zero: the lease got it, and this master did not mint it.
+-- - a fencing token that was written back has a leading zero, also one that came with the vote. Of those that one lease has on
+--   several masters, the largest is its own.
 local lock, fence = KEYS[1], KEYS[2]
 local token, sealed = ARGV[1], ARGV[2]
 

@@ -26,7 +26,6 @@ NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)
 """The answers to a waiter that listens, instead of the ms until a lease ends that may be in its way."""
 
 
-@final
 class Granted:
     """The server gave it to the token.
 
@@ -66,6 +65,23 @@ class Granted:
     def may_be_kept(self) -> bool:
         """Of a `Lock`: its session may keep it between uses. Its script has that in the place of `room`."""
         return self.room > 0
+
+
+@final
+class Vote(Granted):
+    """One of several masters gave it to the token.
+
+    Attributes:
+        sealed: The fencing token is the one that was proposed with the request, or was written back.
+        clock: The master's time, microseconds; 0: not told.
+    """
+
+    __slots__ = ("clock", "sealed")
+
+    def __init__(self, fencing_token: int, others: int, *, sealed: bool = False, clock: int = 0) -> None:
+        super().__init__(fencing_token, others)
+        self.sealed = sealed
+        self.clock = clock
 
 
 @final
@@ -200,6 +216,15 @@ def answer(raw: Any) -> Answer:
     if len(raw) == 3:
         return Granted(int(raw[1]), raw[2])
     return Granted(int(raw[1]), raw[2], room=raw[3], rung=raw[4:])
+
+
+def vote(raw: Any) -> Answer:
+    """Reads `{1, fencing token, others[, the server's time]}`, or what `answer` reads of a refusal."""
+    if not raw[0]:
+        return answer(raw)
+    number: bytes = raw[1]
+    clock = int(raw[3]) if len(raw) > 3 else 0
+    return Vote(int(number), raw[2], sealed=number[:1] == b"0", clock=clock)
 
 
 FREED_ALONE: Final = Released(freed=True, rung=())

@@ -127,7 +127,9 @@ UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, Arithme
 """The errors of reading a reply that has another form than any script gives: a map, an infinite number."""
 
 
-_CONTENT: Final = frozenset({"script", "keys", "args", "parse", "lane", "bells", "watched", "plain"})
+_CONTENT: Final = frozenset(
+    {"script", "keys", "args", "parse", "lane", "bells", "watched", "plain", "packed"}
+)
 """What a request has before it is sent."""
 
 
@@ -159,10 +161,10 @@ class Request(Generic[T]):
     bells: tuple[bytes, ...] = ()
     watched: tuple[bytes, ...] = ()
     head: bytes | None = None  # of a plain one: all its bytes before its arguments, packed once for a name
+    packed: bytes | None = None  # of a plain one: all its bytes, packed once for several servers
     make: Callable[[], Request[T]] | None = None
     alone = False  # it is not to go in one request with another one
     as_eval = False
-    closed = 0  # connections in a row that the server has closed while it may have been the reason
     done = False
     elsewhere = False  # a node has it that does not serve its slot, for this request only
     ended_by: Fault | None = None
@@ -216,6 +218,7 @@ class Request(Generic[T]):
             plain.args = self.args
             plain.parse = self.parse
             plain.lane = self.lane
+            plain.packed = self.packed
             if not self.plain:
                 plain.bells, plain.watched, plain.plain = self.bells, self.watched, False
             return cast("Self", plain)

@@ -47,7 +47,7 @@ class Workload(ABC):
     once: ClassVar[bool] = False
     usual_rounds: ClassVar[int] = ROUNDS
     few: ClassVar[Sequence[str]] = ()
-    one_server: ClassVar[str] = ""
+    one_server: str = ""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

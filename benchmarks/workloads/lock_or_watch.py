@@ -57,7 +57,9 @@ class LockOrWatch(Workload):
             f"up to {_MOST} tasks change one value ({steps}), 100 changes in all: WATCH, MULTI and EXEC, "
             "again until nobody else was faster, or a lock"
         )
-        self.floor = f"{steps} by the driver, in sequence, by one task that nobody else is in the way of"
+        self.floor = f"{steps} by the driver, by one task that nobody else is in the way of"
+        if inside:
+            self.work, self.floor = f"the same, with {steps}", "the same"
 
     @property
     def contenders(self) -> Sequence[str]:

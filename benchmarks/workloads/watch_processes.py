@@ -41,7 +41,9 @@ class LockOrWatchByProcesses(Workload):
             f"2 to {_PROCESSES[-1]} processes of one task each change one value ({steps}), 160 changes in "
             "all: WATCH, MULTI and EXEC, again until nobody else was faster, or a lock"
         )
-        self.floor = f"{steps} by the driver, in sequence, by one task that nobody else is in the way of"
+        self.floor = f"{steps} by the driver, by one task that nobody else is in the way of"
+        if inside:
+            self.work, self.floor = f"the same, with {steps}", "the same"
 
     @property
     def warm_up(self) -> bool:

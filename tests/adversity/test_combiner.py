@@ -1095,6 +1095,21 @@ async def test_a_server_that_refuses_connections_is_an_error_at_once(
             assert error.transient
 
 
+async def test_a_silent_server_ends_a_submit_after_the_time_of_a_command_and_not_after_the_ttl(
+    own_server: OwnServer, connect: Connect
+) -> None:
+    server, done = await own_server(), Runs()
+    async with Session(connect(server), command_timeout=0.4) as session:
+        combiner = Combiner(session, "a", ttl=60)
+        await combiner.submit(0, done.each)
+        server.pause()
+        with elapsed() as took:
+            await rejected(combiner.submit(1, done.each))
+        assert 0.3 < took.seconds < 20
+        server.resume()
+        assert await asyncio.wait_for(combiner.submit(2, done.each), 20) == "2!"
+
+
 @pytest.mark.more  # as an outage that loses nothing
 async def test_a_worker_outlasts_an_outage(own_server: OwnServer, connect: Connect) -> None:
     server = await own_server()

@@ -252,3 +252,11 @@ async def test_each_holder_stands_by_itself(aiolocks: Aiolocks, redis: Redis) ->
     assert [re.findall(r"holds +(.*)", one) for one in holders] == [["1 of 3"], ["2 of 3"]]
     assert all("\n\n" in one for one in holders), "a blank line ends it"
     assert holders[-1].split("\n\n")[1].startswith("  waiting ")
+
+
+async def test_a_number_that_cannot_be_read_is_not_shown(aiolocks: Aiolocks, redis: Redis) -> None:
+    await redis.set("aiolocks:turnstile:{job}", "something else", px=60_000)
+    ended = await alone(aiolocks, "show", "job")
+    assert "it is a string, not a zset" in ended.out
+    assert "None" not in ended.out
+    await redis.delete("aiolocks:turnstile:{job}")

@@ -216,11 +216,13 @@ async def surviving(
     mutations: Iterable[Mutation],
     among: Mapping[str, Check],
     shared: str = "",
+    step: str = "",
 ) -> list[str]:
     """The faults of those mutations: of none whose test fails with it, and would not without.
 
     Args:
         shared: A step that is made of those of their files that are shared.
+        step: The step that is made of their files, if it is not named after them.
     """
     faults = []
     for mutation in mutations:
@@ -230,8 +232,8 @@ async def surviving(
             continue
         mutant = text.replace(mutation.guard, mutation.instead).encode()
         broken = scripts(redis, prefix, {mutation.file: mutant})
-        step = shared if mutation.file.startswith("shared/") else mutation.file
-        if not await compiles(redis, broken.text(step)):
+        made = step or (shared if mutation.file.startswith("shared/") else mutation.file)
+        if not await compiles(redis, broken.text(made)):
             faults.append(f"{mutation}: does not compile")
             continue
         if not await fails(among[mutation.by], broken):

@@ -1,4 +1,4 @@
-"""The step that a Redlock has besides those of the simple lock: every branch, said twice, by the wrong one.
+"""The steps that a Redlock has besides those of the simple lock: every branch, said twice, by the wrong one.
 
 A test that asks for `lock` alone is also run on mutants of the script, by the tests at the end of this file.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, surviving, unnoticed
-from tests.lua.scripts import HOUR, MINUTE, LockScripts
+from tests.lua.scripts import HOUR, MINUTE, LockScripts, shipped
 
 pytestmark = pytest.mark.leaves_keys("aiolocks*:redlock*")
 
@@ -20,9 +21,32 @@ LATER = 9_007_199_254_740_000
 
 
 class RedlockScripts(LockScripts):
-    """Those of the simple lock, in a name space of their own, and the one more."""
+    """Those of the simple lock, in a name space of their own, and the two more."""
 
     kind = "redlock"
+
+    def text(self, step: str) -> bytes:
+        if step != "vote":
+            return super().text(step)
+        return b"".join(self.mutant.get(file) or shipped(file) for file in ("redlock_vote", "lock_acquire"))
+
+    async def vote(
+        self,
+        token: str,
+        proposed: int,
+        *,
+        retention: int = HOUR,
+        metadata: str = "{}",
+        waits: str | None = None,
+    ) -> Any:
+        arguments = (token, MINUTE, retention, metadata, "s" if waits is None else "sw", proposed)
+        return await self.run(self.words("vote", self._keys(waits), *arguments))
+
+    async def left_behind(self) -> int:
+        """A lease was there, and is released; its fencing token."""
+        minted = await self.minted()
+        await self.release(ME)
+        return minted
 
     async def seal(
         self,
@@ -45,6 +69,89 @@ class RedlockScripts(LockScripts):
 @pytest.fixture
 def lock(redis, prefix) -> RedlockScripts:
     return RedlockScripts(redis, prefix)
+
+
+async def test_takes_with_its_vote_what_is_larger_than_its_fence(lock) -> None:
+    proposed = await lock.left_behind() + 1
+
+    taken, number, others, clock = await lock.vote(ME, proposed, metadata='{"a":":1:\n"}')
+
+    assert (taken, number, others) == (1, b"0%d" % proposed, 0)
+    assert await lock.is_now(clock)
+    assert await lock.value() == b'%b:0%d:{"a":":1:\n"}' % (ME.encode(), proposed)
+    assert await lock.fence_value() == b"%d" % proposed
+    assert await lock.expires_in(lock=MINUTE, fence=HOUR)
+
+
+async def test_mints_where_what_is_proposed_is_not_larger(lock) -> None:
+    for less in (0, 1, None):
+        before = await lock.left_behind()
+
+        _, number, others, clock = await lock.vote(ME, before if less is None else less)
+
+        assert before < int(number) == int(clock)
+        assert not number.startswith(b"0")
+        assert others == 0
+        assert await lock.is_now(clock)
+        assert await lock.value() == b"%b:%b:{}" % (ME.encode(), number)
+        assert await lock.fence_value() == number
+        assert await lock.expires_in(lock=MINUTE, fence=HOUR)
+        await lock.release(ME)
+
+
+async def test_mints_the_next_number_where_its_clock_stands_behind_its_fence(lock) -> None:
+    await lock.redis.set(lock.fence, LATER)
+
+    _, number, _, clock = await lock.vote(ME, LATER)
+
+    assert number == await lock.fence_value() == b"%d" % (LATER + 1)
+    assert await lock.is_now(clock)
+
+
+async def test_takes_nothing_less_than_its_clock_where_it_has_no_fence(lock) -> None:
+    """It may be lost: fencing tokens up to the clock may have been given."""
+    _, number, _, clock = await lock.vote(ME, 17)
+    assert number == clock
+    await lock.clear()
+    assert (await lock.vote(ME, LATER))[1] == (await lock.value())[33:50] == b"0%d" % LATER
+
+
+async def test_a_vote_that_is_said_twice_is_the_same(lock) -> None:
+    proposed = await lock.left_behind() + 1
+    await lock.vote(ME, proposed)
+    state = await lock.state()
+
+    assert await lock.vote(ME, proposed) == [1, b"0%d" % proposed, 0]
+    assert await lock.seal(ME, proposed) == 1
+    assert await lock.state() == state
+
+
+async def test_a_vote_for_what_is_held_is_that_of_a_simple_lock(lock) -> None:
+    await lock.acquire(OTHER)
+    refused, left = await lock.vote(ME, LATER, waits="x")
+    assert (refused, 0 < left <= MINUTE) == (0, True)
+    assert await lock.waiting() == [lock.bell("x")]
+    assert await lock.stands("x")
+
+
+async def test_a_vote_while_others_wait_is_that_of_a_simple_lock(lock) -> None:
+    await lock.left_behind()
+    await lock.sit("x")
+    granted, number, others = await lock.vote(ME, LATER)
+    assert (granted, others, int(number) < LATER) == (1, 1, True)
+
+
+async def test_a_vote_beside_what_is_not_ours_says_so(lock) -> None:
+    for fence in ("garbage", "", "9007199254740991"):
+        await lock.redis.set(lock.fence, fence)
+        with pytest.raises(ResponseError, match="FOREIGN 2"):
+            await lock.vote(ME, LATER)
+        assert await lock.fence_value() == fence.encode()
+    await lock.clear()
+    await lock.redis.set(lock.queue, "no queue")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await lock.vote(ME, LATER)
+    assert await lock.value() is None
 
 
 async def test_writes_back_what_is_larger_and_keeps_the_rest(lock) -> None:
@@ -168,7 +275,8 @@ async def test_works_on_a_server_that_is_out_of_memory(own_server, connect, pref
 
 # -- mutants -------------------------------------------------------------------------------------------------
 
-FILE = "redlock_seal"
+FILE, VOTE = "redlock_seal", "redlock_vote"
+STEPS = {FILE: FILE, VOTE: "vote"}
 CHECKS = checks(globals(), "lock")
 MUTATIONS = [
     Mutation(FILE, "or ''", "or ARGV[1] .. ':1:'", "test_does_nothing_for_a_token_that_is_not_there"),
@@ -197,6 +305,35 @@ MUTATIONS = [
         "~= tonumber(sealed) then",
         "test_takes_less_of_a_lease_that_was_given_already",
     ),
+    Mutation(
+        VOTE, "not redis.call('GET', lock) and", "", "test_a_vote_for_what_is_held_is_that_of_a_simple_lock"
+    ),
+    Mutation(
+        VOTE,
+        "and redis.pcall('ZCARD', KEYS[3]) == 0",
+        "",
+        "test_a_vote_while_others_wait_is_that_of_a_simple_lock",
+    ),
+    Mutation(VOTE, "'^%d+$'", "''", "test_a_vote_beside_what_is_not_ours_says_so"),
+    Mutation(VOTE, "< 9007199254740991", "< 2 ^ 60", "test_a_vote_beside_what_is_not_ours_says_so"),
+    Mutation(
+        VOTE, "last and last + 1 or now", "last or now", "test_mints_where_what_is_proposed_is_not_larger"
+    ),
+    Mutation(
+        VOTE,
+        "last and last + 1 or now",
+        "(last or 0) + 1",
+        "test_takes_nothing_less_than_its_clock_where_it_has_no_fence",
+    ),
+    Mutation(
+        VOTE,
+        "last and last + 1 or now",
+        "now",
+        "test_mints_the_next_number_where_its_clock_stands_behind_its_fence",
+    ),
+    Mutation(VOTE, "math.max(now, least)", "least", "test_mints_where_what_is_proposed_is_not_larger"),
+    Mutation(VOTE, ">= least", "> least", "test_takes_with_its_vote_what_is_larger_than_its_fence"),
+    Mutation(VOTE, "proposed, '0'", "proposed, ''", "test_takes_with_its_vote_what_is_larger_than_its_fence"),
 ]
 
 
@@ -206,13 +343,16 @@ async def test_the_script_itself_is_not_complained_of(redis, prefix) -> None:
     assert [name for name, check in CHECKS.items() if await fails(check, scripts)] == []
 
 
-async def test_without_a_line_somebody_notices(redis, prefix) -> None:
-    mutants = [(name, FILE, text) for name, text in lines_left_out(FILE)]
-    living = await compiled(RedlockScripts, redis, prefix, FILE, mutants)
+@pytest.mark.parametrize("file", STEPS)
+async def test_without_a_line_somebody_notices(redis, prefix, file: str) -> None:
+    mutants = [(name, file, text) for name, text in lines_left_out(file)]
+    living = await compiled(RedlockScripts, redis, prefix, STEPS[file], mutants)
 
     assert len(living) >= 5
     assert await unnoticed(RedlockScripts, redis, prefix, living, among=CHECKS) == []
 
 
 async def test_with_a_line_altered_that_test_fails(redis, prefix) -> None:
-    assert await surviving(RedlockScripts, redis, prefix, MUTATIONS, CHECKS) == []
+    for file, step in STEPS.items():
+        mutations = [mutation for mutation in MUTATIONS if mutation.file == file]
+        assert await surviving(RedlockScripts, redis, prefix, mutations, CHECKS, step=step) == []

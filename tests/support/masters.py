@@ -63,7 +63,7 @@ class Apart:
 
     def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
         parse = call.parse
-        call.head = None  # of other keys
+        call.head = call.packed = None  # of other keys
         call.keys = tuple(map(self._own, call.keys))
         call.args = tuple(self._own(arg) if isinstance(arg, bytes) else arg for arg in call.args)
         call.parse = lambda raw: parse(list(map(self._bare, raw)) if isinstance(raw, list) else raw)

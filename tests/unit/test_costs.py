@@ -111,10 +111,10 @@ hundredth.
 HIT = (1_330, 40)
 """Bytecodes and calls of an acquire that a session serves from what it keeps (`cache=`), and its release."""
 SHARED = {
-    "`Combiner.submit`": (5_480, 218, 2),
-    "`SingleFlight.do`": (4_900, 184, 2),
-    "`UniqueJob.run`": (3_960, 130, 2),
-    "`UniqueJob.run`, all wait": (3_250, 112, 2),
+    "`Combiner.submit`": (5_330, 209, 2),
+    "`SingleFlight.do`": (4_780, 177, 2),
+    "`UniqueJob.run`": (3_800, 119, 2),
+    "`UniqueJob.run`, all wait": (3_090, 102, 2),
 }
 """Bytecodes, calls and requests of a use of which no other session wants anything."""
 FILES = 15

@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 from aiolocks import BackendError, ConfigurationError
 from aiolocks.kinds.redlock import RedlockSteps
 from aiolocks.transport import SEATED, WAITING, Fault, Granted, LockSteps, Refused, Released, faults
-from aiolocks.transport.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
+from aiolocks.transport.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS, Vote
 from aiolocks.transport.quorum.acquiring import Acquiring
 from aiolocks.transport.quorum.keeping import Adopting, Carried, Renewing
 from aiolocks.transport.quorum.operations import (
@@ -35,12 +35,19 @@ DEMOTED = faults.refused(ReadOnlyError("You can't write against a read only repl
 FOREIGN = faults.refused(ResponseError("WRONGTYPE Operation against a key"))
 MISCONFIGURED = Fault(ConfigurationError("the same server"), transient=False, unknown=False)
 TOKEN = "a1" * 16
-COMMANDS = RedlockSteps("p", "n", retention_ms=1000, session="s", node_timeout=1.0)
+
+
+def steps() -> RedlockSteps:
+    """Of a name of which nothing is known."""
+    return RedlockSteps("p", "n", retention_ms=1000, session="s", node_timeout=1.0)
+
+
+COMMANDS = steps()
 FIVE, THREE = "abcde", "abc"
 
 
-def put(command: Any, labels: str) -> Any:
-    operation = command.put(labels)
+def put(command: Any, labels: str, time: int = 0) -> Any:
+    operation = command.put(labels, time) if command.elects else command.put(labels)
     requests = operation.open()
     assert [(request.master, request.phase) for request in requests] == [
         (master, VOTE) for master in range(len(labels))
@@ -49,7 +56,7 @@ def put(command: Any, labels: str) -> Any:
 
 
 def acquiring(labels: str = FIVE) -> Acquiring:
-    operation: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}"), labels)
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}"), labels)
     return operation
 
 
@@ -93,6 +100,71 @@ def test_the_largest_of_a_majority_is_confirmed_by_those_who_granted_it() -> Non
     assert operation.outcome.fencing_token == 9
 
 
+def vote(operation: QuorumOperation[Any], label: str, minted: int, *, taken: bool = False) -> list[Any]:
+    """A vote of the master of that name."""
+    return operation.replied(FIVE.index(label), VOTE, Vote(minted, 0, sealed=taken, clock=minted))
+
+
+def test_what_a_majority_takes_with_its_votes_is_given_at_once() -> None:
+    name = steps()
+    operation: Acquiring = put(name.acquire(TOKEN, 1000, "{}"), FIVE, 1000)
+    assert operation.open()[0].command.args[-1] == "1000"
+    assert vote(operation, "a", 1000, taken=True) == []
+    assert vote(operation, "d", 1000, taken=True) == []
+    assert not operation.decided
+
+    assert vote(operation, "b", 1000, taken=True) == []
+
+    assert isinstance(operation.outcome, Granted)
+    assert operation.outcome.fencing_token == 1000
+    assert vote(operation, "c", 1000, taken=True) == []
+    assert where(vote(operation, "e", 1001)) == {TOLD: [4]}  # that master is not needed, but must know it
+    for time, proposed in ((0, "1001"), (1000, "1001"), (2000, "2000")):
+        following = put(name.acquire(TOKEN, 1000, "{}"), FIVE, time)
+        assert following.open()[0].command.args[-1] == proposed
+
+
+def test_a_master_that_has_minted_less_than_is_proposed_is_asked_to_confirm_that() -> None:
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}"), THREE, 1000)
+    vote(operation, "a", 1000, taken=True)
+
+    (request,) = vote(operation, "b", 999)
+
+    assert (request.master, request.phase, request.command.args[1:]) == (1, CONFIRM, (1000, 10_000, 0))
+    assert operation.replied(1, CONFIRM, True) == []
+    assert operation.outcome.fencing_token == 1000  # type: ignore[union-attr]
+
+
+def test_the_same_number_by_chance_was_not_written_back() -> None:
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}"), THREE, 1000)
+    vote(operation, "a", 1000, taken=True)
+
+    assert where(vote(operation, "b", 1000)) == {CONFIRM: [1]}
+
+
+def test_a_larger_one_is_proposed_where_too_few_have_taken_what_came_with_the_votes() -> None:
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}"), FIVE, 1000)
+    vote(operation, "a", 1000, taken=True)
+    vote(operation, "b", 1000, taken=True)
+
+    requests = vote(operation, "c", 1003)
+
+    assert where(requests) == {CONFIRM + 1: [0, 1, 2]}
+    assert {request.command.args[1] for request in requests} == {1003}
+    assert where(vote(operation, "d", 1000, taken=True)) == {CONFIRM + 1: [3]}
+    for master in (0, 1):
+        operation.replied(master, CONFIRM + 1, True)
+    assert not operation.decided
+    operation.replied(3, CONFIRM + 1, True)
+    assert operation.outcome.fencing_token == 1003  # type: ignore[union-attr]
+
+
+def test_a_waiter_that_stands_in_the_queues_proposes_nothing() -> None:
+    """Its confirmation is what leaves them."""
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}", SEATED | WAITING), THREE, 1000)
+    assert operation.open()[0].command.args[-1] == "0"
+
+
 def test_who_grants_later_is_asked_too_if_that_is_no_less() -> None:
     operation = acquiring()
     grant(operation, a=7, d=9, b=8)
@@ -120,8 +192,8 @@ def test_who_grants_after_it_was_given_is_told() -> None:
 
 
 def test_a_vote_leaves_no_queue_and_a_confirmation_does() -> None:
-    operation: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", SEATED | WAITING), THREE)
-    assert "l" not in operation.open()[0].command.args[-1]  # it stays there for now
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}", SEATED | WAITING), THREE)
+    assert "l" not in operation.open()[0].command.args[-2]  # it stays there for now
 
     operation.replied(0, VOTE, Granted(7, 3))
     requests = operation.replied(1, VOTE, Granted(8, 2))
@@ -134,8 +206,8 @@ def test_a_vote_leaves_no_queue_and_a_confirmation_does() -> None:
 
 
 def test_a_waiter_that_gets_in_leaves_the_queues_of_the_masters_that_have_not_granted() -> None:
-    """Also of one whose answer is yet to come: nobody would tell it later."""
-    operation: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", SEATED), FIVE)
+    """Also of one whose answer is yet to come, as soon as it refuses, or with the release."""
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}", SEATED), FIVE)
     grant(operation, a=7, b=8)
     operation.replied(3, VOTE, Refused(100))
     grant(operation, c=9)
@@ -143,14 +215,18 @@ def test_a_waiter_that_gets_in_leaves_the_queues_of_the_masters_that_have_not_gr
     operation.replied(1, CONFIRM + 1, True)
     requests = operation.replied(2, CONFIRM + 1, True)
 
+    assert where(requests) == {LEAVE: [3]}
+    assert operation.seats() == {4}
+    requests += operation.replied(4, VOTE, Refused(100))
     assert where(requests) == {LEAVE: [3, 4]}
+    assert operation.seats() == set()
     assert all(request.command.keys[-1] == COMMANDS.bell for request in requests)
     assert all(request.command.args[0] == "" for request in requests)  # it frees nobody's lock
     assert all(request.command.lane == TOKEN for request in requests)
 
 
 def test_a_confirmation_that_comes_after_the_release_leaves_the_queue_all_the_same() -> None:
-    operation: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", SEATED), THREE)
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}", SEATED), THREE)
     grant(operation, a=7, b=8, c=9)
     assert not operation.still_due(CONFIRM + 1)
     operation.replied(0, CONFIRM + 1, True)
@@ -163,7 +239,7 @@ def test_a_confirmation_that_comes_after_the_release_leaves_the_queue_all_the_sa
 
 def test_one_that_waits_for_the_first_time_leaves_only_where_it_may_be_refused() -> None:
     """A refusal seats it: also one that is yet to come."""
-    operation: Acquiring = put(COMMANDS.acquire(TOKEN, 1000, "{}", WAITING), FIVE)
+    operation: Acquiring = put(steps().acquire(TOKEN, 1000, "{}", WAITING), FIVE)
     grant(operation, a=7, b=8)
     operation.replied(3, VOTE, Refused(100))
     requests = grant(operation, c=9)
@@ -173,7 +249,9 @@ def test_one_that_waits_for_the_first_time_leaves_only_where_it_may_be_refused()
 
     requests = operation.replied(2, CONFIRM + 1, True)
 
-    assert where(requests) == {LEAVE: [3, 4]}
+    assert where(requests) == {LEAVE: [3]}
+    assert operation.seats() == {4}
+    assert where(operation.failed(4, VOTE, SILENT)) == {LEAVE: [4]}  # it may have executed it
 
 
 def test_one_that_does_not_wait_has_no_queue_to_leave() -> None:

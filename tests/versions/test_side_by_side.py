@@ -20,6 +20,7 @@ import pytest
 from redis.asyncio import Redis
 
 import aiolocks
+from tests.conftest import OwnServer
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 from tests.versions.worker import KINDS
@@ -148,6 +149,22 @@ async def test_both_versions_exclude_and_wake_each_other(
     server: Server, redis: Redis, version: Versions, kind: str
 ) -> None:
     reports = await both(version, BEFORE, server, "work", kind, ROUNDS)
+
+    tokens = [int(token) for token in await redis.lrange("tokens", 0, -1)]
+    assert len(tokens) == 4 * ROUNDS
+    assert tokens == sorted(set(tokens))
+    assert max(report["longest"] for report in reports) < LONGEST_WAIT
+    await redis.delete("tokens", "inside")
+
+
+@pytest.mark.leaves_keys
+async def test_both_versions_of_a_redlock_exclude_each_other_and_their_tokens_rise(
+    server: Server, redis: Redis, version: Versions, own_server: OwnServer
+) -> None:
+    """The votes of one of them propose fencing tokens, which masters take as if they had minted them."""
+    masters = await asyncio.gather(*(own_server() for _ in range(3)))
+    urls = [master.url for master in masters]
+    reports = await both(version, BEFORE_MEMORY, server, "work", "redlock", ROUNDS, *urls)
 
     tokens = [int(token) for token in await redis.lrange("tokens", 0, -1)]
     assert len(tokens) == 4 * ROUNDS

@@ -3,7 +3,8 @@
 `python worker.py SOCKET` listens there until its standard input ends. A connection to it is one job, in a
 session of its own: a line of JSON with a URL and the words of the job, and its report as another line.
 
-work KIND ROUNDS    of the kind "cached", a version without a cache takes a plain lock
+work KIND ROUNDS URL…   of the kind "cached", a version without a cache takes a plain lock; the URLs are those
+                        of the masters of a Redlock
 schedule SECONDS OPTIONS
 ratelimit SECONDS
 phases ROUNDS KIND
@@ -52,11 +53,16 @@ def _cache() -> dict[str, Any]:
     return {"cache": 0.3} if "cache" in inspect.signature(aiolocks.Lock).parameters else {}
 
 
-async def work(url: str, kind: str, rounds: int) -> dict[str, Any]:
+async def work(url: str, kind: str, rounds: int, *urls: str) -> dict[str, Any]:
     """Tells in the end how long the longest wait was, in seconds."""
     longest = 0.0
-    async with Redis.from_url(url) as client, aiolocks.Session(client) as session:
-        lock = KINDS[kind](session)
+    async with (
+        Redis.from_url(url) as client,
+        aiolocks.Session(client) as session,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        masters = [await stack.enter_async_context(Redis.from_url(master)) for master in urls]
+        lock = aiolocks.Redlock(masters, "a", ttl=20) if masters else KINDS[kind](session)
         for _ in range(rounds):
             began = time.monotonic()
             async with lock as lease:
@@ -67,7 +73,8 @@ async def work(url: str, kind: str, rounds: int) -> dict[str, Any]:
                 await client.decr("inside")
                 if inside != 1:
                     raise AssertionError(f"{inside} are inside")
-            await asyncio.sleep(0.002)
+            # With several masters, often for so long that no task waits when the next one asks.
+            await asyncio.sleep(random.random() * 0.1 if masters else 0.002)
         hits = getattr(session.statistics(), "cache_hits", None)
         ends = time.monotonic() + HIT_WITHIN
         while kind == "cached" and hits == 0 and time.monotonic() < ends:

@@ -18,6 +18,7 @@ from ..answers import (
     released,
     stolen,
     truth,
+    vote,
 )
 from ..keys import key, keys_of
 from ..request import Argument, Request, Script
@@ -30,6 +31,7 @@ from .waits import Wanted
 
 _ACQUIRE: Final = Script("lock_acquire")
 _HAND_OVER: Final = Script("lock_acquire", "hand_over_lock")
+_VOTE: Final = Script("lock_acquire", "redlock_vote")
 _ANNOTATE: Final = Script("lock_annotate", mid_move="mid_move_lock")
 _ADOPT: Final = Script("lock_adopt", mid_move="mid_move_lock")
 _LOCKED: Final = Script("lock_locked", moves=True)
@@ -93,24 +95,30 @@ def _nested(owner: str, nest: Content, now_us: int) -> list[str]:
     return sorted(token for token in tokens if token.startswith(owner))
 
 
-LOCKS: Final = Family(
-    keys="fence queue",
-    acquire=Step(_ACQUIRE, "token ttl retention metadata flags", answer),
-    hand_over=_HAND_OVER,
-    bell_last=True,
-    renew=Step(_RENEW, "token ttl retention", kept, keys=2),
-    release=Step(_RELEASE, "token retention ring", released),
-    adopt=Step(_ADOPT, "old new ttl retention metadata", fencing_token, keys=2),
-    annotate=Step(_ANNOTATE, "token metadata", truth, keys=1),
-    owned=Step(_OWNED, "token", truth, keys=1),
-    locked=Step(_LOCKED, "", truth, keys=1),
-    steal=Step(_STEAL, "token ttl retention metadata", stolen),
-    roles="nest",
-    read=read_locks,
-    passive="fence stolen",
-    force=FORCE_LOCK,
-    forced="nest queue fence",
-)
+def _locks(acquire: Step[Answer], hand_over: Script | None, values: str = "") -> Family:
+    return Family(
+        keys="fence queue",
+        values=values,
+        acquire=acquire,
+        hand_over=hand_over,
+        bell_last=True,
+        renew=Step(_RENEW, "token ttl retention", kept, keys=2),
+        release=Step(_RELEASE, "token retention ring", released),
+        adopt=Step(_ADOPT, "old new ttl retention metadata", fencing_token, keys=2),
+        annotate=Step(_ANNOTATE, "token metadata", truth, keys=1),
+        owned=Step(_OWNED, "token", truth, keys=1),
+        locked=Step(_LOCKED, "", truth, keys=1),
+        steal=Step(_STEAL, "token ttl retention metadata", stolen),
+        roles="nest",
+        read=read_locks,
+        passive="fence stolen",
+        force=FORCE_LOCK,
+        forced="nest queue fence",
+    )
+
+
+LOCKS: Final = _locks(Step(_ACQUIRE, "token ttl retention metadata flags", answer), _HAND_OVER)
+_VOTES: Final = _locks(Step(_VOTE, "token ttl retention metadata flags proposed", vote), None, "proposed")
 
 
 def a_question(prefix: str, session: str) -> Request[bool]:
@@ -194,6 +202,19 @@ class LockSteps(FamilySteps):
 
     def _holder(self, token: bytes, left_ms: int, lease: bytes) -> Holder | None:
         return told_lock(left_ms, lease)
+
+
+@final
+class VoteSteps(LockSteps):
+    """The steps of a lock on one of several masters.
+
+    The last argument of an acquire is the fencing token that is proposed: 0, unless its sender replaces it.
+    """
+
+    __slots__ = ()
+
+    family = _VOTES
+    _values = (0,)
 
 
 @final

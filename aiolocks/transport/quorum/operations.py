@@ -7,7 +7,8 @@ decides nothing. A majority is always one of all masters, never of the masters t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast, final
 
 from ..answers import ASK, GONE, NO_END, NOT_OURS, Released
@@ -92,6 +93,14 @@ class QuorumOperation(Generic[T]):
         It must be one that changes nothing for a token that does not hold the lease any more.
         """
         return False
+
+    def seats(self) -> AbstractSet[int]:
+        """The masters on which it may stand in the queue when another call of its lane is sent."""
+        return frozenset()
+
+    def leave(self, masters: Iterable[int]) -> list[MasterRequest]:
+        """The requests by which it leaves the queues there."""
+        raise NotImplementedError
 
     def _voted(self, master: int, reply: Any) -> None:
         raise NotImplementedError

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, final
 
 from ..._tasks import empty_context
 from .. import clocks, faults
+from ..answers import Vote
 from ..closed_loops import background
+from ..driver import pack
 from ..faults import Fault
 from ..request import Proof, Request, Transport, ignore, take_back
 from .operations import LEAVE, TAKE, UNDO, VOTE, MasterRequest, QuorumOperation
@@ -24,6 +27,8 @@ from .voters import Master, Voters
 
 _FIRST_CONTACT: Final = 1.0
 """Seconds that a master has which has never answered: its connection is yet to be made."""
+_SLOWEST: Final = 0.98e6
+"""Microseconds by which a master's clock goes on at least while one second passes in this process."""
 _SUSPECT: Final = 0.2
 """The part of its time that a master has which has been silent for longer, and which a majority needs."""
 
@@ -61,7 +66,9 @@ class Round:
         self._quorum = quorum
         self._call = call
         self._command = command
-        self._operation: QuorumOperation[Any] = command.put(quorum.labels)
+        self._operation: QuorumOperation[Any] = (
+            command.put(quorum.labels, quorum.time()) if command.elects else command.put(quorum.labels)
+        )
         self._applied: dict[MasterRequest, asyncio.TimerHandle] = {}  # not sent: may that master vote?
         self._votes: dict[int, Request[Any]] = {}
         self._calls: dict[MasterRequest, Request[Any]] = {}  # sent, and not answered
@@ -73,7 +80,8 @@ class Round:
     def lane(self) -> str:
         return self._command.lane
 
-    def begin(self, *, at_once: bool, corked: bool) -> None:
+    def begin(self, seats: AbstractSet[int], *, at_once: bool, corked: bool) -> None:
+        """Sends the first requests. `seats`: the masters in whose queues its caller may stand."""
         self._quorum.rounds[self._call] = self
         if self.lane:
             self._quorum.lanes[self.lane] = self
@@ -81,6 +89,10 @@ class Round:
         passed_over = self._silent() if voters is not None else ()
         for request in self._operation.open():
             master = self._quorum.masters[request.master]
+            if request.master in seats and self._command.leaving is not None:
+                leaving = MasterRequest(request.master, self._command.leaving())
+                self._send(leaving, at_once=at_once, corked=corked)
+                continue
             if voters is not None and self._operation.decided:
                 break  # by masters that are known to be away: no request would undo a vote that is cast now
             if voters is not None and master in passed_over:
@@ -108,11 +120,23 @@ class Round:
                     patience=self._command.node_timeout or 0.0,
                 )
 
-    def pass_on(self) -> None:
-        """Another round comes after it in its lane. Its caller still hears what is decided; that is all."""
+    def pass_on(self, *, leaves: bool) -> AbstractSet[int]:
+        """Another round comes after it in its lane. Its caller still hears what is decided; that is all.
+
+        Args:
+            leaves: The other one leaves the queues in which this one may stand.
+
+        Returns:
+            The masters that have these queues.
+        """
         self._passed_on = True
+        seats = frozenset(self._operation.seats())
+        if seats and not leaves:
+            for request in self._operation.leave(sorted(seats)):
+                self._send(request)
         if self._operation.decided:
             self.stop()
+        return seats
 
     def stop(self) -> None:
         """Only what is still due is sent for it, also by a transport whose server did not know the script."""
@@ -120,9 +144,15 @@ class Round:
         for timer in self._applied.values():
             timer.cancel()
         self._applied.clear()
+        kept: dict[MasterRequest, Request[Any]] = {}
         for request, call in self._calls.items():
-            if not self._operation.still_due(request.phase):
+            if self._operation.still_due(request.phase):
+                kept[request] = call
+            else:
                 self._quorum.masters[request.master].transport.forget(call)
+        self._calls = kept
+        if self._operation.decided and not kept:
+            self._votes.clear()  # they refer to this round
         if self._quorum.lanes.get(self.lane) is self:
             del self._quorum.lanes[self.lane]
 
@@ -134,6 +164,7 @@ class Round:
         whether it carries the lease. If it does, another master is asked whether it still carries it, too.
         """
         creating = self.creating()
+        self.pass_on(leaves=False)
         self.stop()
         # The masters that may have seen it.
         late = {master: None for master, call in creating if master.transport.forget(call)}
@@ -170,9 +201,9 @@ class Round:
 
     def abandon(self) -> bool:
         """The caller has left. Whether any master may have seen the request, or may see it yet."""
+        seen = [self._quorum.masters[master].transport.forget(vote) for master, vote in self._votes.items()]
         self.stop()
         del self._quorum.rounds[self._call]
-        seen = [self._quorum.masters[master].transport.forget(vote) for master, vote in self._votes.items()]
         return any(seen)
 
     # -- sending
@@ -221,9 +252,17 @@ class Round:
         if request.phase == LEAVE:  # also after this round was stopped
             self._take_back(request.command, master, self._command.lasts)
             return
+        command = request.command
+        if command.packed is None and command.plain and (script := command.script) is not None:
+            # Once for all masters; its `head`, once for the name.
+            command.packed = (
+                pack(("EVALSHA", script.sha, len(command.keys), *command.keys, *command.args))
+                if command.head is None
+                else command.head + pack(command.args)[4:]
+            )
         now = quorum.loop.time()
         patience_ends = now + self._patience(master)
-        call = request.command.again().ask(
+        call = command.again().ask(
             partial(self._replied, request, master),
             partial(self._failed, request, patience_ends <= self._call.until),
             until=min(self._call.until, patience_ends),
@@ -262,6 +301,8 @@ class Round:
     def _replied(self, request: MasterRequest, master: Master, reply: Any) -> None:
         call = self._calls.pop(request)
         master.answered()
+        if isinstance(reply, Vote) and reply.clock:
+            master.clock, master.clock_at = reply.clock, self._quorum.loop.time()
         if request.command.script is not None:
             master.known.add(request.command.script)
         if not self._stopped or self._operation.still_due(request.phase):
@@ -342,6 +383,19 @@ class Quorum:
         """Whether a majority tells of bells."""
         return sum(master.transport.hears for master in self.masters) > len(self.masters) // 2
 
+    def time(self) -> int:
+        """A time that the clocks of a majority have passed, microseconds since 1970; 0: none is known.
+
+        A clock said what it says before it was heard, and has gone on since then: the clocks of a process and
+        of a master run alike, each within 1 %. One that was set back is known with its next vote.
+        """
+        now = self.loop.time()
+        times = sorted(
+            master.clock + (now - master.clock_at) * _SLOWEST for master in self.masters if master.clock
+        )
+        most = len(self.masters) // 2  # that may be away, or wrong
+        return int(times[-1 - most]) if len(times) > most else 0
+
     @property
     def way(self) -> str:
         """That of the masters: no single one is heard."""
@@ -366,12 +420,14 @@ class Quorum:
             return
         assert isinstance(command, QuorumCommand)
         creating: Sequence[Sent] = ()
+        seats: AbstractSet[int] = frozenset()
         if (former := self.lanes.get(command.lane)) is not None:
             creating = former.creating()
-            former.pass_on()  # a message that it would send by now might undo this
+            # A message that it would send by now might undo this.
+            seats = former.pass_on(leaves=command.leaving is not None)
         call.sent_steady, call.sent = clocks.steady(), self.loop.time()
         call.written = True
-        Round(self, call, command, creating).begin(at_once=at_once, corked=corked)
+        Round(self, call, command, creating).begin(seats, at_once=at_once, corked=corked)
 
     def _settle(self, settling: Settling) -> None:
         for round_ in dict.fromkeys((*self.lanes.values(), *self.rounds.values())):

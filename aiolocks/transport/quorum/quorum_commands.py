@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, final
 
 from ..answers import Released
@@ -17,8 +17,10 @@ class QuorumCommand(Request[T]):
     """A command for all masters of a quorum.
 
     Attributes:
-        put: Makes the operation, for masters with these labels.
+        put: Makes the operation, for masters with these labels; where it elects, also with a time that the
+            masters' clocks have passed.
         like: The command that goes to each of them first.
+        leaving: Makes the same for a master in whose queue the caller may stand: it also leaves that.
         node_timeout: Seconds after which a master that has not answered is counted out; None: when the
             call's own time has passed.
         elects: Only masters that are known to be servers of their own may vote.
@@ -27,13 +29,14 @@ class QuorumCommand(Request[T]):
             sent any more.
     """
 
-    __slots__ = ("elects", "lasts", "like", "node_timeout", "put")
+    __slots__ = ("elects", "lasts", "leaving", "like", "node_timeout", "put")
 
     def __init__(
         self,
-        put: Callable[[Sequence[str]], QuorumOperation[T]],
+        put: Callable[..., QuorumOperation[T]],
         like: Request[Any],
         *,
+        leaving: Callable[[], Request[Any]] | None = None,
         node_timeout: float | None,
         elects: bool = False,
         lasts: float = 0.0,
@@ -42,6 +45,7 @@ class QuorumCommand(Request[T]):
         super().__init__(None, like.keys, (), lambda outcome: outcome, lane=lane)
         self.put = put
         self.like = like
+        self.leaving = leaving
         self.node_timeout = node_timeout
         self.elects = elects
         self.lasts = lasts

@@ -39,6 +39,8 @@ class Master:
         known: Scripts that it has answered since it was last out of reach. Other scripts are sent to it in
             full: sent again because it did not know them, they would come after later requests.
         run_id: Which server process it was when it was asked last; empty while that is not known.
+        clock: What its clock said in its last vote that tells it, microseconds; 0: in none.
+        clock_at: Loop time at which that was heard.
     """
 
     label: str
@@ -50,6 +52,8 @@ class Master:
     known: set[Script] = field(default_factory=set)
     run_id: bytes = b""
     waiting: list[Told] = field(default_factory=list)
+    clock: int = 0
+    clock_at: float = 0.0
 
     def asked(self, now: float) -> None:
         if self.unanswered_since is None:

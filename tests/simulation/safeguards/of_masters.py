@@ -38,10 +38,38 @@ OF_MASTERS: dict[str, Safeguard] = {
                 instead="self.outcome = Granted(self._fencing_token, 0)\n    return self._leave_queues()",
             ),
             python(
-                f"{_ACQUIRING}._granted_late", without="return self._tell((master,))", instead="return []"
+                f"{_ACQUIRING}._confirmed_or_asked",
+                without="return [] if sealed else self._tell((master,))",
+                instead="return []",
             ),
         ),
         _REDLOCK,
+    ),
+    "masters: taken by a majority": Safeguard(
+        "Only a master that has taken the fencing token which its vote proposes confirms it by that.",
+        python(f"{_ACQUIRING}._confirmed_or_asked", without="if sealed:", instead="if True:"),
+        _REDLOCK,
+    ),
+    "masters: taken if it is larger": Safeguard(
+        "A master takes a fencing token with its vote only if that is larger than its fence.",
+        lua("lock_acquire", without="tonumber(proposed) >= least", instead="tonumber(proposed) > 0"),
+        _REDLOCK,
+    ),
+    "masters: taken beside a lost fence": Safeguard(
+        "A master without a fence takes no fencing token with its vote that is less than its clock.",
+        lua("lock_acquire", without="last and last + 1 or now", instead="(last or 0) + 1"),
+        _REDLOCK,
+        faulty=True,
+    ),
+    "masters: none ahead of the clocks": Safeguard(
+        "No fencing token is proposed that lies ahead of the masters' clocks: they may lose their fences.",
+        python(
+            "transport.quorum.quorum:Quorum.time",
+            without="int(times[-1 - most])",
+            instead="int(times[-1 - most]) + 1_000_000",
+        ),
+        _REDLOCK,
+        faulty=True,
     ),
     "masters: written back where it is carried": Safeguard(
         "Only a master that carries the lease confirms its fencing token.",
@@ -96,6 +124,20 @@ OF_MASTERS: dict[str, Safeguard] = {
         "A waiter that gets in leaves its place also on masters that have not granted.",
         python(f"{_ACQUIRING}._leave_queues", without="self._leave is None", instead="True"),
         _REDLOCK,
+    ),
+    "masters: leaves queues that come late": Safeguard(
+        "A waiter that got in leaves the queue of a master that refuses it after that.",
+        together(
+            python(f"{_ACQUIRING}.seats", without="isinstance(self.outcome, Granted)", instead="False"),
+            python(
+                f"{_ACQUIRING}.replied",
+                without="if isinstance(self.outcome, Granted) and self._leave is not None:",
+                instead="if False:",
+            ),
+        ),
+        _REDLOCK,
+        faulty=True,
+        unseen="such a seat stays on a minority of the masters, and for 2 s: the other ones wake who waits",
     ),
     "masters: leaves queues late": Safeguard(
         "A waiter that lets go leaves its place also on a master whose confirmation is still under way.",

@@ -196,6 +196,8 @@ DRIFT = 0.004
 """How much faster or slower than the world's a clock runs, at most: two differ by less than 1 %."""
 APART = 1000.0
 """Seconds by which the clocks of two servers differ, at most."""
+NEARLY_ALIKE = 0.02
+"""Seconds by which they differ where they are kept in step."""
 _DELAYS = (network.NEAR, network.NEAR, network.FAR, network.STEADY_FAR, network.SPIKY)
 _WAKEUPS = ("tracking", "tracking", "tracking", "keyspace", "keyspace", "poll", "plain", "resp2")
 _PROCESSES, _FEWER_PROCESSES = (1, 2, 2, 2, 3, 3, 4, 6), (1, 2, 2, 2, 3, 3, 3, 4)
@@ -311,12 +313,13 @@ def _quick(rng: random.Random, kind: Kind, part: str) -> Crew:
 
 def _with_servers(rng: random.Random, schedule: Schedule, *, skewed: bool) -> Schedule:
     """Which servers there are, with what clocks, and how much time masters have to answer."""
-    kind, hasty = schedule.kind, False
+    kind, hasty, apart = schedule.kind, False, APART
     if kind.topology == "masters":
+        apart = rng.choice((APART, NEARLY_ALIKE))
         kind = replace(kind, hosts=rng.choice((kind.hosts, kind.hosts, kind.hosts, MASTERS)))
         hasty = rng.random() < 0.2
     clocks = tuple(
-        ServerClock(ahead=rng.uniform(0.0, APART), rate=1.0 + (rng.uniform(-DRIFT, DRIFT) if skewed else 0.0))
+        ServerClock(ahead=rng.uniform(0.0, apart), rate=1.0 + (rng.uniform(-DRIFT, DRIFT) if skewed else 0.0))
         for _ in kind.hosts
     )
     return replace(schedule, kind=kind, hasty=hasty, clocks=clocks)
