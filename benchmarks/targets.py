@@ -165,6 +165,14 @@ REASONS: Final[Mapping[tuple[str, str], str]] = {
         "The script also keeps who waits, and knows a request that is sent twice: see the row of the "
         "smallest script."
     ),
+    ("handover", "≤ 1.8 × floor"): _TWO_CORES,
+    ("leadership", "≤ 1.8 × floor"): _TWO_CORES,
+    ("limits", "≤ 2: the one that is inside or was called, and one turn"): (
+        "It is the most of 100 waits: one that the machine interrupts sees one grant more."
+    ),
+    ("import", "≤ 30 ms above import redis.asyncio"): (
+        "What a lock and a session need is imported at once, the other kinds when they are first used."
+    ),
     ("jobs, 200 callers", "all served within the run and 3 round trips"): (
         f"Three processes are told by a push that the result is there. {_TWO_CORES}"
     ),
