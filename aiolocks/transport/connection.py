@@ -224,6 +224,8 @@ class Multiplexed(asyncio.Protocol):
         self._stall = STALL
         self._deadlines = Deadlines(loop, self._unanswered, lambda: self.trouble)
         self._hung_up = False  # the present connection was ended by this side
+        # Connections in a row that were closed while a request was on its way, and before any was answered.
+        self._closed_on: dict[Request[Any], int] = {}
         self._told_of: set[Script | None] = set()  # scripts whose text was sent on the present connection
         self._idle_timer: asyncio.TimerHandle | None = None
         self._auth: Request[Any] | None = None  # the last one on the present connection
@@ -718,6 +720,7 @@ class Multiplexed(asyncio.Protocol):
 
     def _prove_useful(self) -> None:
         self._useful = True
+        self._closed_on.clear()
         self._connector.useful()
         if self._stall == STALL:
             return
@@ -844,6 +847,7 @@ class Multiplexed(asyncio.Protocol):
     def _hung_up_on(self, unanswered: list[Request[Any]], error: Exception | None) -> None:
         """The server has closed the connection: one of these requests may be why."""
         second = self._second_of is not None
+        before, self._closed_on = self._closed_on, {}
         if self._useful and not second:
             return
         for call in tuple(unanswered):
@@ -851,8 +855,8 @@ class Multiplexed(asyncio.Protocol):
             # An undo that is short is not given up: it is the last word.
             if call.done or (call.undoes and size <= LONG):
                 continue
-            call.closed += 1
-            if call.closed < MOST_CLOSED:
+            times = self._closed_on[call] = before.get(call, 0) + 1
+            if times < MOST_CLOSED:
                 continue
             if second:
                 call.fault(faults.hung_up(size, MOST_CLOSED, error, long=size > LONG))

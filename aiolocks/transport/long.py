@@ -61,7 +61,6 @@ class Long:
         return self.connection.may_execute(call) or _shares(call, self.connection.owed())
 
     def send(self, call: Request[Any]) -> None:
-        call.closed = 0  # it was not alone on those connections
         self.connection.send(call, at_once=True)
 
     def waits(self, call: Request[Any]) -> bool:

@@ -165,7 +165,6 @@ class Request(Generic[T]):
     make: Callable[[], Request[T]] | None = None
     alone = False  # it is not to go in one request with another one
     as_eval = False
-    closed = 0  # connections in a row that the server has closed while it may have been the reason
     done = False
     elsewhere = False  # a node has it that does not serve its slot, for this request only
     ended_by: Fault | None = None

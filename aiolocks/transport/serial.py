@@ -79,6 +79,7 @@ class Serial:
         self._under_way: Request[Any] | None = None
         self._deadlines = Deadlines(loop, self._unanswered, lambda: None)
         self._doubtful: dict[str, None] = {}  # lanes with a request that was sent, and ended without a reply
+        self._closed_on: dict[Request[Any], int] = {}  # as `Multiplexed` has it, of the last request
         self._delay = _RETRY_FIRST
         self._stall = STALL
         self._worker: asyncio.Task[None] | None = None
@@ -214,6 +215,7 @@ class Serial:
     def _answered(self, call: Request[Any]) -> None:
         self._served = True
         self._delay, self._stall = _RETRY_FIRST, STALL
+        self._closed_on.clear()
         lane = call.lane
         if lane in self._doubtful and not any(other.lane == lane for other in self._queue):
             del self._doubtful[lane]
@@ -238,8 +240,9 @@ class Serial:
         """Why its connection ended: it may be too long a request."""
         may_be_blamed = call.written and not call.undoes and isinstance(error, BrokenError)
         if may_be_blamed and (size := _size(call)) > LONG:
-            call.closed += 1
-            if call.closed >= MOST_CLOSED:
+            times = self._closed_on.get(call, 0) + 1
+            self._closed_on = {call: times}
+            if times >= MOST_CLOSED:
                 return faults.hung_up(size, MOST_CLOSED, error, long=True)
         return faults.of_driver(error, call.keys)
 
