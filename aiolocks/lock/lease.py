@@ -769,6 +769,10 @@ class Possession(BodyScope, Releasing, Claim):
         gate.asking = self
         if gate.contended_bell:
             engine.bells.ask_and_listen(request, gate)
+        elif engine.unconfirmed:
+            # The release of a block before it may be all that is under way: no turn of the loop for the sake
+            # of a batch of one.
+            engine.send(request, at_once=len(engine.unconfirmed) == 1)
         else:
             engine.send(request)
 

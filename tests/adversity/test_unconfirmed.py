@@ -137,6 +137,20 @@ async def test_the_next_request_of_the_session_finds_it_free_and_another_session
             pass
 
 
+async def test_the_acquire_right_behind_leaves_in_its_own_step(session: Session) -> None:
+    """It does not wait for a turn of the loop to be sent together with others: there are none."""
+    lock = Lock(session, "a", ttl=TTL, confirm=False)
+    async with lock:
+        pass
+    connection: Any = lock._engine()._transport
+    async with lock:
+        pass
+    acquiring = asyncio.create_task(lock.acquire())
+    await asyncio.sleep(0)
+    assert len(connection._queue) == 0
+    await (await acquiring).release()
+
+
 # -- a release that goes wrong
 
 

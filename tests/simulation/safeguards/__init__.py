@@ -20,6 +20,7 @@ from .of_scripts import OF_SCRIPTS
 from .of_tenures import OF_TENURES
 from .of_thefts import OF_THEFTS
 from .of_topologies import OF_TOPOLOGIES
+from .of_unconfirmed import OF_UNCONFIRMED
 from .taking import Safeguard
 
 SAFEGUARDS: dict[str, Safeguard] = {
@@ -34,6 +35,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_CONVOYS,
     **OF_COUNTS,
     **OF_TENURES,
+    **OF_UNCONFIRMED,
     **OF_COMBINERS,
     **OF_DEADLOCKS,
     **OF_CLIENT,
