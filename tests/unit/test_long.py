@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
 from aiolocks.transport.commands.listening import trial
 from aiolocks.transport.connection import Multiplexed
 from aiolocks.transport.dialect import Dialect
+from aiolocks.transport.faults import Fault
 from aiolocks.transport.hearing import Wakeups
 from aiolocks.transport.long import Long
 from aiolocks.transport.outages import Outage, Outages
-from aiolocks.transport.request import LONG, Request
+from aiolocks.transport.request import LONG, Request, ignore
 
 
 def followed(call: Request[Any], *, owed: list[Request[Any]], residue: bool = False) -> bool:
@@ -56,11 +58,11 @@ class NarrowTransport:
         return False
 
 
-async def test_a_long_request_leaves_piece_by_piece_as_the_line_takes_them() -> None:
-    """Else nothing would tell a slow line from a silent server."""
+def unconnected() -> Multiplexed:
+    """A second connection that was not made yet."""
     loop = asyncio.get_running_loop()
     wakeups = Wakeups("poll", trial=lambda _: trial(b""), on_rung=lambda _, __: None)
-    second = Multiplexed(
+    return Multiplexed(
         cast("Any", None),
         Dialect(),
         wakeups,
@@ -69,6 +71,11 @@ async def test_a_long_request_leaves_piece_by_piece_as_the_line_takes_them() -> 
         outage=Outage("", Outages(loop)),
         second_of=cast("Any", object()),
     )
+
+
+async def test_a_long_request_leaves_piece_by_piece_as_the_line_takes_them() -> None:
+    """Else nothing would tell a slow line from a silent server."""
+    second = unconnected()
     transport = NarrowTransport(second)
     second._write_out(cast("Any", SimpleNamespace(transport=transport)), b"x" * 3 * LONG)
     assert sum(transport.taken) < LONG
@@ -76,3 +83,14 @@ async def test_a_long_request_leaves_piece_by_piece_as_the_line_takes_them() -> 
         second.resume_writing()
     assert sum(transport.taken) == 3 * LONG
     assert max(transport.taken) < LONG
+
+
+async def test_connections_in_a_row_are_counted_for_a_request() -> None:
+    """One that ends before the request was written, as in its handshake, begins the count anew."""
+    second, faults = unconnected(), list[Fault]()
+    call = trial(b"{a}").ask(ignore, faults.append, until=math.inf)
+    for unanswered in ([call], [], [call]):
+        second._hung_up_on(unanswered, None)
+        assert faults == []
+    second._hung_up_on([call], None)
+    assert "closed 2 connections in a row" in str(faults[0].error)

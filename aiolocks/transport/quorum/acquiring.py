@@ -179,6 +179,8 @@ class Acquiring(QuorumOperation[Answer]):
             return []
         if sealed:
             self._confirmed.add(master)
+            if not self._unasked and len(self._confirmed) < self.majority:
+                return []  # the most frequent answer: it changes nothing yet
         elif minted > self._fencing_token:
             self._unasked.add(master)
         else:

@@ -7,6 +7,7 @@ Each master has a transport of its own, with its own connection. Each command ha
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -19,7 +20,7 @@ from ..closed_loops import background
 from ..driver import pack
 from ..faults import Fault
 from ..request import Proof, Request, Transport, ignore, take_back
-from .operations import LEAVE, TAKE, UNDO, VOTE, MasterRequest, QuorumOperation
+from .operations import LEAVE, TAKE, UNDECIDED, UNDO, VOTE, MasterRequest, QuorumOperation
 from .quorum_commands import QuorumCommand, Settling
 from .voters import Master, Voters
 
@@ -261,7 +262,11 @@ class Round:
                 else command.head + pack(command.args)[4:]
             )
         now = quorum.loop.time()
-        patience_ends = now + self._patience(master)
+        if master.met and master.unanswered_since is None:
+            patience = self._command.node_timeout  # as `_patience` says it, for a call more would show
+            patience_ends = math.inf if patience is None else now + patience
+        else:
+            patience_ends = now + self._patience(master)
         call = command.again().ask(
             partial(self._replied, request, master),
             partial(self._failed, request, patience_ends <= self._call.until),
@@ -308,7 +313,9 @@ class Round:
         if not self._stopped or self._operation.still_due(request.phase):
             if call.unconfirmed and request.phase == VOTE:
                 self._operation.repeated(request.master)
-            self._go_on(self._operation.replied(request.master, request.phase, reply))
+            requests = self._operation.replied(request.master, request.phase, reply)
+            if requests or self._operation.outcome is not UNDECIDED:  # most often there is nothing to do yet
+                self._go_on(requests)
 
     def _failed(self, request: MasterRequest, in_its_time: bool, fault: Fault) -> None:  # noqa: FBT001 - a callback
         self._calls.pop(request, None)
