@@ -269,9 +269,10 @@ class Run:
         SORTS[fault.what].excuse(self, fault)
         self._settled_at = max(self._settled_at, self.world.now + RECOVERY + self.schedule.ttl)
         self.kill(crew.part, silently=False)
-        # Other tasks of the process may still have their step in this turn of its loop, and ask in vain.
-        waiting, own = self.referee.waiting, self.actors[crew.part].attempts
-        self.world.clockwork.after(0.0, lambda: [waiting.pop(one, None) for one in own])
+        # Other tasks of the process may still have their step in this turn of its loop: they ask in vain, and
+        # what they were given ends with its ttl.
+        died, own, ttl = self.referee.died, self.actors[crew.part].attempts, self.schedule.ttl
+        self.world.clockwork.after(0.0, lambda: [died(one, ttl) for one in own])
         # The connection is there, and the server knows each script whose text was sent on it.
         if crew.wakeup != "plain" and {one.what for one in self.schedule.faults} == {fault.what}:
             self.world.clockwork.after(crew.delays.longest, self._look_for, attempt)
