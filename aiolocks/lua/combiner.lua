@@ -333,10 +333,11 @@ if lowest <= done or #missing > 0 then
 end
 
 if held then return refuse(redis.call('PTTL', run)) end
-local first = redis.call('ZRANGE', queue, 0, 0)[1]
-if has(flags, 't') and first and first ~= bell then
+local entry = redis.call('ZRANGE', queue, 0, 0)[1]
+if has(flags, 't') and entry and entry ~= bell then
   -- The first may be a worker that waits for work. If its bell was rung already, it is about to ask.
-  return refuse(-2, brought and redis.call('EXISTS', first) == 1 and wake(queue) or nil)
+  local front = bell_in(queue, entry, 0)
+  return refuse(-2, brought and front and redis.call('EXISTS', front) == 1 and wake(queue) or nil)
 end
 if not due(most, window, within) then
   local refused = refuse(tonumber(ARGV[10]))
