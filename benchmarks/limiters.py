@@ -31,7 +31,6 @@ from .docs import with_tables
 
 _AHEAD: Final = 60
 """Seconds by which the clock of a client is ahead."""
-_NO_WAY: Final = "no"
 _DOES_NOT_WAIT: Final = "does not wait"
 
 

@@ -44,8 +44,6 @@ EXIT_STATUS: Final = 70
 _FOREIGN_CLOCK: Final = 60.0
 """Seconds by which the clock of a loop may differ from `time.monotonic`: uvloop's stands still within a turn.
 Where it differs by more, the loop lives by a clock of its own, which no thread can follow."""
-_WRITING: Final = 0.025
-"""Seconds for the log where nothing better is known."""
 _EARLY: Final = 0.001
 """Seconds by which a look may come before its time: no thread is woken to the microsecond."""
 _SOON: Final = 0.005

@@ -12,7 +12,7 @@ import datetime as dt
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -831,8 +831,3 @@ async def _next(changes: Any, end: object) -> Any:
 
 async def _close(changes: Any) -> None:
     await changes.aclose()
-
-
-def links_of(sessions: Sequence[Any]) -> list[Link]:
-    """Of sessions for threads."""
-    return [session._link for session in sessions]  # noqa: SLF001 - of the same package

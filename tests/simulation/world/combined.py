@@ -99,7 +99,6 @@ class Combined:
         self._runs: list[Running] = []
         self._here: dict[str, int] = {}  # how many rounds of a process go on
         self._dead: set[str] = set()
-        self._drains: dict[str, int] = {}
         self._emptied = False
         self._ahead = 0.0
         self.on_server: set[str] = set()
