@@ -56,8 +56,13 @@ class Measured:
     admin: Redis
 
     async def longest(self, act: Callable[[], Awaitable[object]]) -> int:
-        """Microseconds of the longest request while `act` goes on, each sort of request in its best run."""
+        """Microseconds of the longest request while `act` goes on, each sort of request in its best run.
+
+        A sort that one run alone had is not judged: a script that goes in full, and is compiled, does so once, and
+        nobody knows what the machine did meanwhile.
+        """
         least: dict[bytes, int] = {}
+        again: set[bytes] = set()
         for _ in range(RUNS):
             await self.admin.slowlog_reset()
             await act()
@@ -66,11 +71,12 @@ class Measured:
                 if not entry["command"].startswith((b"SLOWLOG", b"CONFIG", b"SCRIPT")):
                     sort = sort_of(entry["command"])
                     longest[sort] = max(longest.get(sort, 0), entry["duration"])
+            again |= longest.keys() & least.keys()
             least |= {sort: min(took, least.get(sort, took)) for sort, took in longest.items()}
-            if least and max(least.values()) <= LONGEST:
+            if again and max(least[sort] for sort in again) <= LONGEST:
                 break
-        assert any(sort.startswith(b"EVAL") for sort in least)  # something was asked
-        return max(least.values())
+        assert any(sort.startswith(b"EVAL") for sort in again)  # something was asked
+        return max(least[sort] for sort in again)
 
 
 def sort_of(command: bytes) -> bytes:
