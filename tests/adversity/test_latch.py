@@ -109,8 +109,8 @@ async def test_a_waiter_is_woken(connect: Connect, own: bool, wakeup: Any) -> No
                 await asyncio.gather(*waiting)
         assert took.seconds < AT_ONCE
         if wakeup == "tracking":
-            # Each asks once more and listens along, in three commands; each script may have to go in full; and
-            # a waiter shows each 0.6 s that it lives, in two.
+            # Each asks once more and listens along, in three commands; a script may have to go in full; and a
+            # waiter shows each 0.6 s that it lives, in two.
             lives = 2 * 5 * since.seconds / UNTOLD
             assert session.statistics().commands_sent - sent <= 3 * 5 + 5 + 2 * 2 * own + lives
 

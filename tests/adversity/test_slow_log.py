@@ -58,8 +58,8 @@ class Measured:
     async def longest(self, act: Callable[[], Awaitable[object]]) -> int:
         """Microseconds of the longest request while `act` goes on, each sort of request in its best run.
 
-        A sort that one run alone had is not judged: a script that goes in full, and is compiled, does so once,
-        and what the machine did meanwhile is not known.
+        A sort that one run alone had is not judged: a script goes in full, and is compiled, once, and
+        what the machine did meanwhile is not known.
         """
         least: dict[bytes, int] = {}
         again: set[bytes] = set()
