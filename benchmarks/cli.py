@@ -140,6 +140,10 @@ class Run:
                 whole = report if self._before is None else self._before.updated(report)
                 if self._file is not None:
                     whole.save(self._file)
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    # An interruption that a workload has taken for the end of a task that it had cancelled.
+                    raise asyncio.CancelledError
         return whole
 
 

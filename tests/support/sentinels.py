@@ -95,6 +95,14 @@ class Replicated:
             await replica.execute_command("REPLICAOF", "127.0.0.1", self.master.port)
         for server in self.replicas:
             await until(_follows, server.client())
+        # A replica whose link is up acknowledges nothing for up to a second.
+        master = self.master.client()
+        await master.set("aiolocks.replicated", "", px=1000)
+        await master.delete("aiolocks.replicated")
+        await until(self._acknowledged, master)
+
+    async def _acknowledged(self, master: Redis) -> bool:
+        return bool(await master.execute_command("WAIT", len(self.replicas), 100) == len(self.replicas))
 
     async def cut_off_replica(self) -> None:
         """The replica will not learn of any change of the master from now on."""
