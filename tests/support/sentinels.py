@@ -95,7 +95,7 @@ class Replicated:
             await replica.execute_command("REPLICAOF", "127.0.0.1", self.master.port)
         for server in self.replicas:
             await until(_follows, server.client())
-        # A replica whose link is up acknowledges nothing for up to a second.
+        # One that loads without a disk, as of `_AT_ONCE`, acknowledges nothing in the first second.
         master = self.master.client()
         await master.set("aiolocks.replicated", "", px=1000)
         await master.delete("aiolocks.replicated")
