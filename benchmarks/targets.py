@@ -75,7 +75,7 @@ def at_least(
 
 
 def faster(bound: float, figure: str, text: str, *, than: str, contenders: tuple[str, ...] = OURS) -> Target:
-    """The reference takes at least `times` times as long."""
+    """The reference takes at least `bound` times as long."""
     return Target(text, figure, lambda measured: measured >= bound, _speedup, than, contenders)
 
 

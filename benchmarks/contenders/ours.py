@@ -41,9 +41,7 @@ class OurLocks:
 
 
 @asynccontextmanager
-async def _connect(
-    address: Address, ttl: int, *, wakeup: Wakeup, confirm: bool = True
-) -> AsyncGenerator[Locks]:
+async def _connect(address: Address, ttl: int, *, wakeup: Wakeup, confirm: bool) -> AsyncGenerator[Locks]:
     async with address.client() as client, Session(client, wakeup=_asked_for(wakeup)) as session:
         yield OurLocks(session, ttl, confirm=confirm)
 
@@ -58,9 +56,13 @@ def _asked_for(wakeup: Wakeup) -> Any:
     return KeyspaceWakeup(configure=True)
 
 
-def _contender(wakeup: Wakeup) -> Contender:
+def _contender(wakeup: Wakeup, *, confirm: bool = True) -> Contender:
     name = "aiolocks" if wakeup == "auto" else f"aiolocks {wakeup}"
-    return Contender(name, partial(_connect, wakeup=wakeup), key="aiolocks:lock:{{{}}}".format)
+    return Contender(
+        name if confirm else f"{name}, unconfirmed",
+        partial(_connect, wakeup=wakeup, confirm=confirm),
+        key="aiolocks:lock:{{{}}}".format,
+    )
 
 
 BY_WAKEUP: dict[Wakeup, Contender] = {
@@ -69,10 +71,5 @@ BY_WAKEUP: dict[Wakeup, Contender] = {
     "keyspace": _contender("keyspace"),
     "poll": _contender("poll"),
 }
-
-UNCONFIRMED = Contender(
-    "aiolocks, unconfirmed",
-    partial(_connect, wakeup="auto", confirm=False),
-    key="aiolocks:lock:{{{}}}".format,
-)
+UNCONFIRMED = _contender("auto", confirm=False)
 """`confirm=False`."""

@@ -62,9 +62,11 @@ pytestmark = pytest.mark.leaves_keys("aiolocks:combiner*", "shop:combiner*")
 
 async def left(redis: Redis, items: int) -> None:
     """Waits until the server has so many items that wait, or are being run."""
-    async with asyncio.timeout(10):
-        while await redis.zcard("aiolocks:combiner.items:{a}") < items:
-            await asyncio.sleep(0.005)
+
+    async def all_there() -> bool:
+        return await redis.zcard("aiolocks:combiner.items:{a}") >= items
+
+    await eventually(all_there)
 
 
 class Unusual(BaseException):

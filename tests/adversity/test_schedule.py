@@ -17,7 +17,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Schedule, Session, Tick, TickRecord
-from aiolocks.kinds.schedule.run import Claims
+from aiolocks.kinds.schedule.run import Claims, server_clock
 from aiolocks.transport import clocks
 from tests.adversity.tools import Formed, Keys, begin, step
 from tests.adversity.troubles import TROUBLES, Setting, Trouble
@@ -722,7 +722,7 @@ async def test_cancelled_anywhere_the_keeper_leaves_no_run_and_loses_no_tick(
             # The coroutine of the keeper, for a number of ticks: the sweep wants one that ends.
             before = len(ran)
             keeper = schedule._keeper()
-            with keeper_clock(keeper) as clock:
+            with server_clock(keeper._engine, "a") as clock:
                 claims = Claims(keeper._engine, "a", keeper._settings.options, clock)
                 try:
                     while len(ran) < before + 2:
@@ -744,12 +744,6 @@ async def test_cancelled_anywhere_the_keeper_leaves_no_run_and_loses_no_tick(
     records = [record for record in await Schedule(redis, "a", every=0.05).history(100) if record.due]
     dues = sorted({round(record.due.timestamp(), 3) for record in records if record.due})
     assert {round(later - earlier, 3) for earlier, later in itertools.pairwise(dues)} == {0.05}
-
-
-def keeper_clock(keeper: Any) -> Any:
-    from aiolocks.kinds.schedule.run import server_clock
-
-    return server_clock(keeper._engine, "a")
 
 
 @pytest.mark.more  # as a keeper that is cancelled anywhere

@@ -13,15 +13,13 @@ from redis.asyncio import Redis
 
 from aiolocks import LeaseState, Session
 from tests.conformance.conftest import Kind, stall
+from tests.conformance.test_cancel import LINK, Keys, nothing_left
 from tests.support.cancel import sweep
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timed("lock", "fair semaphore")
 
-LINK = 0.005
 NAME = "{a}"
 """With a hash tag: the names of a `MultiLock` must share a slot."""
-Keys = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -77,10 +75,5 @@ async def test_cancelled_at_every_await(kind: Kind, far: Redis, keys: Keys, late
         if late == "behind":
             await lease.wait_released()
 
-    async def nothing_left(_: object) -> None:
-        await eventually(lambda: not keys(), within=2 + stall())
-        async with kind.make(far, NAME).acquire(blocking_timeout=1 + stall()):  # the next one is unharmed
-            pass
-
-    shots = await sweep(use, within=1.5 + stall(), after=nothing_left)
+    shots = await sweep(use, within=1.5 + stall(), after=nothing_left(keys, kind.make(far, NAME)))
     assert {shot.mode for shot in shots} == {"early", "late"}

@@ -62,7 +62,6 @@ class Replicated:
     """
 
     def __init__(self, *, replicas: int = 1, executable: Path | None = None) -> None:
-        self._replicas = replicas
         self._stack = AsyncExitStack()
         self.master, *self.replicas = [
             EmbeddedServer(executable=executable, port=0, password=False, arguments=_AT_ONCE)

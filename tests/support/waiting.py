@@ -47,10 +47,10 @@ async def eventually(predicate: Callable[[], Any], *, within: float = 10.0) -> A
         pause = min(pause * 1.5, 0.02)
 
 
-def sleeps(session: Session, *, number: int = 1) -> bool:
-    """Whether at least that many of the session's waiters were refused, and sleep now."""
+def sleeps(session: Session) -> bool:
+    """Whether one of the session's waiters was refused, and sleeps now."""
     engine = session._engine
-    return engine is not None and sum(one.stage is Stage.SLEEPING for one in engine.waiting) >= number
+    return engine is not None and any(one.stage is Stage.SLEEPING for one in engine.waiting)
 
 
 def _source(predicate: Callable[..., object]) -> str:

@@ -121,6 +121,12 @@ FILES = 15
 """Of the package, those that an acquire and release of a `Lock` runs through."""
 
 
+def printed(program: str) -> str:
+    """What it prints, in a process of its own: the counter counts all that the process runs."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+
+
 def test_the_counter_counts() -> None:
     program = """
 import benchmarks.counted as counted, aiolocks, asyncio
@@ -133,7 +139,7 @@ assert code.frames >= 1
 assert made == {"Backoff": 1}, made
 assert len(code.files) >= 1
 """
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+    printed(program)
 
 
 def test_a_hit_costs_no_more_than_its_ceiling() -> None:
@@ -160,10 +166,7 @@ async def main():
 
 asyncio.run(main())
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    bytecodes, frames, sent = map(float, run.stdout.split())
+    bytecodes, frames, sent = map(float, printed(program).split())
     assert sent == 0
     assert 20 < frames <= HIT[1]
     if BYTECODES:
@@ -213,10 +216,7 @@ async def main():
 
 asyncio.run(main())
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    found = json.loads(run.stdout)
+    found = json.loads(printed(program))
     assert found.keys() == SHARED.keys()
     for name, (bytecodes, calls, requests) in found.items():
         most_bytecodes, most_calls, most_requests = SHARED[name]
@@ -255,10 +255,7 @@ async def main():
 
 asyncio.run(main())
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    found = json.loads(run.stdout)
+    found = json.loads(printed(program))
     assert found.keys() == {name for name in CEILINGS if "handed" in CEILINGS[name]} - {
         "`Redlock` of 3 masters"
     }
@@ -299,10 +296,7 @@ async def main():
 
 asyncio.run(main())
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    found = json.loads(run.stdout)
+    found = json.loads(printed(program))
     for name, (few, many) in found.items():
         for one, four_times in zip(few, many, strict=True):
             assert four_times <= 1.1 * one, (name, few, many)

@@ -388,7 +388,6 @@ async def test_a_wait_that_is_contended_takes_three_requests(session, transport)
 async def contended(session: Session, transport) -> Lock:
     """A lock of which the last acquire was refused."""
     lock = Lock(session, "name")
-    transport.kept.add(lock)
     before = await one_asleep(session, transport)
     transport.on_rung("tracking", transport.sent[-1].bells)
     grant(await transport.asked("acquire"))

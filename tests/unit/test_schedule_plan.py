@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiolocks.kinds.schedule import run as clock_module
 from aiolocks.kinds.schedule.plan import (
     Claimed,
     Every,
@@ -21,6 +20,7 @@ from aiolocks.kinds.schedule.plan import (
     delay,
 )
 from aiolocks.kinds.schedule.run import ServerClock, server_clock
+from aiolocks.transport import clocks
 
 MINUTE = 60_000
 WEEK = 7 * 24 * 60 * MINUTE
@@ -273,7 +273,7 @@ class Steady:
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
     steady = Steady()
-    monkeypatch.setattr(clock_module.clocks, "steady", steady)
+    monkeypatch.setattr(clocks, "steady", steady)
     return steady
 
 

@@ -99,10 +99,9 @@ class Node:
         world, own = self._then
         return own + int((self._clockwork.now - world) * self._rate * 1e6)
 
-    def set_clock(self, *, ahead: float = 0.0, rate: float | None = None) -> None:
-        """Sets its clock ahead by `ahead` seconds, or back; and lets it run faster or slower from now on."""
+    def set_clock(self, *, ahead: float) -> None:
+        """Sets its clock ahead by `ahead` seconds, or back."""
         self._then = (self._clockwork.now, self.clock() + int(ahead * 1e6))
-        self._rate = self._rate if rate is None else rate
 
     # -- the network
 

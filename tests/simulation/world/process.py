@@ -59,12 +59,6 @@ class Process:
         world, own = self._then
         return own + (self._clockwork.now - world) * self._rate
 
-    def set_rate(self, rate: float) -> None:
-        """From now on its clock runs so much faster than the world's."""
-        self._then = (self._clockwork.now, self.clock())
-        self._rate = rate
-        self._touched()
-
     @property
     def next_at(self) -> float:
         """The world's time at which it goes on by itself; infinity if never."""
