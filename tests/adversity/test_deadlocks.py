@@ -381,3 +381,17 @@ async def test_who_holds_what_its_session_keeps_is_part_of_one(sessions: Session
     assert event.name in ("x", "y")
     assert "'z'" in event.reason  # task 1 holds it now
     assert a.statistics().cache_hits == b.statistics().cache_hits == 1
+
+
+async def test_who_waits_for_what_its_session_may_keep_is_part_of_one(sessions: Sessions) -> None:
+    """A name that was used a moment ago: the lease that is asked for has the claim of a tenure."""
+    a, b = await sessions.open(2)
+    async with Lock(a, "y", cache=5):
+        pass
+    barrier = asyncio.Barrier(2)
+    sessions.run(
+        nested(Lock(a, "x"), Lock(a, "y", cache=5), barrier=barrier),
+        nested(Lock(b, "y"), Lock(b, "x"), barrier=barrier),
+    )
+    event = await named(sessions, 2)
+    assert event.name in ("x", "y")
