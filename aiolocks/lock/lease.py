@@ -308,10 +308,6 @@ class BodyScope:
     task: Any = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
-        self.begin_body(loop, cancels=cancels)
-
-    def begin_body(self, loop: asyncio.AbstractEventLoop, *, cancels: bool) -> asyncio.Task[Any]:
-        """The running task enters the body. Returns that task."""
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError(_NO_TASK)
@@ -319,7 +315,6 @@ class BodyScope:
         self.task = task
         self._cancels = cancels
         self._at_entry = task.cancelling()
-        return task
 
     @property
     def entered_here(self) -> bool:
@@ -510,7 +505,7 @@ class Releasing:
 
     Args:
         until: Loop time at which the lease ends anyway.
-        on_end: Called once, when it has ended.
+        on_end: Called once, when it has ended, before the waiting tasks are told.
         corked: Something follows that is to leave in the same write.
     """
 
@@ -600,18 +595,14 @@ class Releasing:
     def _finish(self) -> None:
         # Nothing may refer back to this object: leases must be freed without the garbage collector.
         waiters, self._waiters = self._waiters, None
+        on_end, self._on_end = self._on_end, None
         try:
-            self._has_ended()
+            if on_end is not None:
+                on_end(self)
         finally:
             for waiter in waiters or ():
                 if not waiter.done():
                     waiter.set_result(None)
-
-    def _has_ended(self) -> None:
-        """Called once, before the waiting tasks are told."""
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            on_end(self)
 
 
 class Possession(BodyScope, Releasing, Claim):
@@ -1550,7 +1541,7 @@ class Lease(AsyncOnly):
             raise RuntimeError(_NO_TASK)
         possession.loop = loop
         possession.task = task
-        possession._cancels = cancels = possession.target.options.on_lost == "cancel"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `begin_body`
+        possession._cancels = cancels = possession.target.options.on_lost == "cancel"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `BodyScope.__init__`
         possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
         if watch.stopping:
             possession.cancel(possession.stop_reason)
