@@ -805,7 +805,7 @@ class Possession(BodyScope, Releasing, Claim):
             self.undo()
 
     def undo(self) -> None:
-        """Its task was cancelled, or the session closed, as the grant came."""
+        """Its grant is not used: its task was cancelled, the session closed, or too little time was left."""
         self.engine.undo(self, self.target.options.first_ttl)
         self.target.gate.holder_vanished(self.token)
 
@@ -1745,12 +1745,13 @@ class Binding(Generic[LeaseT]):
                     return cast("LeaseT", None)
             grant = asked.grant
         assert grant is not None, "an acquire ends with a grant, an error, or refused"
-        if self.engine.closing:
-            raise self._had_too_late(asked or lease)
         lease.answer = None
+        if self.engine.closing:
+            lease.undo()
+            self._tell_not_had(asked or lease, "closed")
+            raise SessionClosedError("the session was closed while waiting")
         if not lease.hold(grant):
-            assert asked is not None
-            asked.leave()
+            lease.undo()
             return cast("LeaseT", AGAIN)
         if asked is None:
             self.engine.events.acquired(lease, lease.answered_at - lease.started)
@@ -1788,15 +1789,6 @@ class Binding(Generic[LeaseT]):
             raise timed_out
         finally:
             del timed_out  # as above
-
-    def _had_too_late(self, acquisition: Acquiring | Possession) -> SessionClosedError:
-        """It was granted, and the session has been closed since: given back."""
-        if isinstance(acquisition, Possession):
-            acquisition.withdraw()
-        else:
-            acquisition.leave()
-        self._tell_not_had(acquisition, "closed")
-        return SessionClosedError("the session was closed while waiting")
 
     def _tell_not_had(self, acquisition: Acquiring | Possession, how: str) -> None:
         """In the task that has asked, however its acquire has ended without a lease."""
