@@ -1,4 +1,4 @@
-"""A lease, from the grant to its end: its states, its body, and the ways to let go of it.
+"""A lease, from the first request for it to its end: its states, its body, and the ways to let go of it.
 
 ```
 HELD ⇄ UNKNOWN        a renewal went unanswered, and time is left / it was answered after all
