@@ -18,7 +18,6 @@ from .._infos import KindAndName
 from .._tasks import empty_context
 from ..errors import DeadlockError
 from ..lock.context import Context
-from ..lock.holders import lease_id
 from ..lock.waiter import Waiter
 from ..transport import Fault, Request
 from ..transport.commands.snapshots import Snapshot
@@ -73,7 +72,7 @@ class Detector:
 
     def __init__(self, engine: Context) -> None:
         self._engine = engine
-        self._waits: dict[Waiter, None] = {}
+        self._waits: dict[Waiter, str] = {}  # with the id of the wait, once it was published
         self._published: dict[str, Waiter] = {}  # by the id of the wait
         self._record = ""  # the last
         self._replaced = ""  # the one before it
@@ -92,15 +91,15 @@ class Detector:
         """A task waits that has entered something."""
         if acquisition.lease.wanted() is None:
             return
-        self._waits[acquisition] = None
+        self._waits.setdefault(acquisition, "")
         self._wake_by(max(acquisition.started + PATIENCE, self._engine.now() + _APART))
 
     def discard(self, acquisition: Waiter) -> None:
         """Its wait is over, in whichever way."""
-        if acquisition not in self._waits:
+        # By the id that was published: a waiter that has what its session keeps has another token now.
+        wait = self._waits.pop(acquisition, None)
+        if wait is None:
             return
-        del self._waits[acquisition]
-        wait = lease_id(acquisition.lease.token) if self._published else ""
         if self._published.pop(wait, None) is not None:
             self._told.discard(wait)
             self._publish()
@@ -143,6 +142,7 @@ class Detector:
                 if wait is not None:
                     waits[wait.id] = wait
                     self._published[wait.id] = acquisition
+                    self._waits[acquisition] = wait.id
         self._beat += 1
         self._forget_last()
         record, replaces = record_of(waits.values(), self._beat) if waits else "", self._record

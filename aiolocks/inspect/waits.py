@@ -79,7 +79,7 @@ class Wait(NamedTuple):
 
 def wait_of(engine: Context, acquisition: Waiter, *, told: bool) -> Wait | None:
     """The wait of an acquisition; None if its task holds nothing that lasts, or its kind is not searched."""
-    claim, holding = acquisition.lease, held(acquisition.inside, lasting=True)
+    claim, holding = acquisition.lease.claim, held(acquisition.inside, lasting=True)
     wanted = claim.wanted()
     holds = tuple(one for one in (_held(engine, possession) for possession in holding) if one is not None)
     if wanted is None or not holds:

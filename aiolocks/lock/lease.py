@@ -1,4 +1,4 @@
-"""A lease, from the grant to its end: its states, its body, and the ways to let go of it.
+"""A lease, from the first request for it to its end: its states, its body, and the ways to let go of it.
 
 ```
 HELD ⇄ UNKNOWN        a renewal went unanswered, and time is left / it was answered after all
@@ -308,10 +308,6 @@ class BodyScope:
     task: Any = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
-        self.begin_body(loop, cancels=cancels)
-
-    def begin_body(self, loop: asyncio.AbstractEventLoop, *, cancels: bool) -> asyncio.Task[Any]:
-        """The running task enters the body. Returns that task."""
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError(_NO_TASK)
@@ -319,7 +315,6 @@ class BodyScope:
         self.task = task
         self._cancels = cancels
         self._at_entry = task.cancelling()
-        return task
 
     @property
     def entered_here(self) -> bool:
@@ -510,7 +505,7 @@ class Releasing:
 
     Args:
         until: Loop time at which the lease ends anyway.
-        on_end: Called once, when it has ended.
+        on_end: Called once, when it has ended, before the waiting tasks are told.
         corked: Something follows that is to leave in the same write.
     """
 
@@ -600,18 +595,14 @@ class Releasing:
     def _finish(self) -> None:
         # Nothing may refer back to this object: leases must be freed without the garbage collector.
         waiters, self._waiters = self._waiters, None
+        on_end, self._on_end = self._on_end, None
         try:
-            self._has_ended()
+            if on_end is not None:
+                on_end(self)
         finally:
             for waiter in waiters or ():
                 if not waiter.done():
                     waiter.set_result(None)
-
-    def _has_ended(self) -> None:
-        """Called once, before the waiting tasks are told."""
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            on_end(self)
 
 
 class Possession(BodyScope, Releasing, Claim):
@@ -814,7 +805,7 @@ class Possession(BodyScope, Releasing, Claim):
             self.undo()
 
     def undo(self) -> None:
-        """Its task was cancelled, or the session closed, as the grant came."""
+        """Its grant is not used: its task was cancelled, the session closed, or too little time was left."""
         self.engine.undo(self, self.target.options.first_ttl)
         self.target.gate.holder_vanished(self.token)
 
@@ -1550,7 +1541,7 @@ class Lease(AsyncOnly):
             raise RuntimeError(_NO_TASK)
         possession.loop = loop
         possession.task = task
-        possession._cancels = cancels = possession.target.options.on_lost == "cancel"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `begin_body`
+        possession._cancels = cancels = possession.target.options.on_lost == "cancel"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `BodyScope.__init__`
         possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
         if watch.stopping:
             possession.cancel(possession.stop_reason)
@@ -1754,12 +1745,13 @@ class Binding(Generic[LeaseT]):
                     return cast("LeaseT", None)
             grant = asked.grant
         assert grant is not None, "an acquire ends with a grant, an error, or refused"
-        if self.engine.closing:
-            raise self._had_too_late(asked or lease)
         lease.answer = None
+        if self.engine.closing:
+            lease.undo()
+            self._tell_not_had(asked or lease, "closed")
+            raise SessionClosedError("the session was closed while waiting")
         if not lease.hold(grant):
-            assert asked is not None
-            asked.leave()
+            lease.undo()
             return cast("LeaseT", AGAIN)
         if asked is None:
             self.engine.events.acquired(lease, lease.answered_at - lease.started)
@@ -1797,15 +1789,6 @@ class Binding(Generic[LeaseT]):
             raise timed_out
         finally:
             del timed_out  # as above
-
-    def _had_too_late(self, acquisition: Acquiring | Possession) -> SessionClosedError:
-        """It was granted, and the session has been closed since: given back."""
-        if isinstance(acquisition, Possession):
-            acquisition.withdraw()
-        else:
-            acquisition.leave()
-        self._tell_not_had(acquisition, "closed")
-        return SessionClosedError("the session was closed while waiting")
 
     def _tell_not_had(self, acquisition: Acquiring | Possession, how: str) -> None:
         """In the task that has asked, however its acquire has ended without a lease."""

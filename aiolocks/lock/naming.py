@@ -356,19 +356,17 @@ def filled_in(templates: Sequence[str], fields: Mapping[str, object]) -> tuple[s
     """
     if not fields:
         return _filled_in_before(tuple(templates))
-    parsed = [_parsed(template) for template in templates]
-    return _filled(parsed, templates, fields)
+    return _filled(templates, fields)
 
 
 @functools.lru_cache(maxsize=256)
 def _filled_in_before(templates: tuple[str, ...]) -> tuple[str, ...]:
     """The names without values, which an object asks for again and again."""
-    return _filled([_parsed(template) for template in templates], templates, {})
+    return _filled(templates, {})
 
 
-def _filled(
-    parsed: Sequence[NameTemplate], templates: Sequence[str], fields: Mapping[str, object]
-) -> tuple[str, ...]:
+def _filled(templates: Sequence[str], fields: Mapping[str, object]) -> tuple[str, ...]:
+    parsed = [_parsed(template) for template in templates]
     known = {field: one.text for one in parsed for field in one.fields}
     for field, text in known.items():
         if field not in fields:

@@ -473,14 +473,14 @@ class Gate:
         self.stirred = True
         lease.waiter = self._head = waiter = Waiter(lease, None)
         self.asking = None
-        self._pass_by(lease)
+        self.pass_by(lease)
         if self.answered_at < lease.started:  # a single try may have been answered in the meantime
             self.silent_since = lease.started
         waiter.take_over(lease)
         return waiter
 
-    def _pass_by(self, lease: Possession) -> None:
-        """It asks, or has asked, beside a single try that may begin a tenure: that is told."""
+    def pass_by(self, lease: Possession) -> None:
+        """It asks, or has asked, beside a lease of a tenure, or one that may begin it: that is told."""
         if self.kept is not None and self.kept.claim is not lease.claim:
             self.kept.pass_by()
 
@@ -492,7 +492,7 @@ class Gate:
             self.asking.another_comes()
         if self._head is None and not self.here.closed:
             assert not self._queue, "a waiter is queued, and nobody asks"
-            self._pass_by(acquisition.lease)
+            self.pass_by(acquisition.lease)
             self._head = acquisition
             acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
         elif (nests := acquisition.lease.nests) and self.here.are_of(acquisition.lease.owner):

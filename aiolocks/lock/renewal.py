@@ -169,7 +169,6 @@ class Watch:
         if options.max_hold is not None:
             self._end = sent + options.max_hold
             self.span = self.ttl_at(sent)
-            self.margin = margin(self.span)
         self.holds_from(sent, ahead)
         if hears:
             self.ask_by(sent + _ARMED_AFTER)

@@ -613,10 +613,6 @@ class KeptPossession(Possession):
     def shares_token(self) -> bool:
         return self.tenure is not None
 
-    @property
-    def given(self) -> int:
-        return 0 if self._kept is None else self._kept.given
-
     def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
         if self._kept is None:
             return super().acquire(ttl_ms, standing)

@@ -521,7 +521,7 @@ class Acquiring(ABC):
             self._acknowledgement.cancel()
             self._acknowledgement = None
         self._engine.waiting.pop(self, None)
-        if self._done is not None and not self._done.done():
+        if not self._done.done():
             self._done.set_result(None)
 
 
@@ -541,9 +541,7 @@ class Attempt(Acquiring):
 
     def start(self) -> None:
         super().start()
-        kept = self._gate.kept
-        if kept is not None and kept.claim is not self.lease.claim:
-            kept.pass_by()
+        self._gate.pass_by(self.lease)
         self._ask()
 
     def _ask(self) -> None:

@@ -381,3 +381,44 @@ async def test_who_holds_what_its_session_keeps_is_part_of_one(sessions: Session
     assert event.name in ("x", "y")
     assert "'z'" in event.reason  # task 1 holds it now
     assert a.statistics().cache_hits == b.statistics().cache_hits == 1
+
+
+async def test_who_waits_for_what_its_session_may_keep_is_part_of_one(sessions: Sessions) -> None:
+    """A name that was used a moment ago: the lease that is asked for has the claim of a tenure."""
+    a, b = await sessions.open(2)
+    async with Lock(a, "y", cache=5):
+        pass
+    barrier = asyncio.Barrier(2)
+    sessions.run(
+        nested(Lock(a, "x"), Lock(a, "y", cache=5), barrier=barrier),
+        nested(Lock(b, "y"), Lock(b, "x"), barrier=barrier),
+    )
+    event = await named(sessions, 2)
+    assert event.name in ("x", "y")
+
+
+async def test_a_wait_that_a_task_of_its_session_ends_is_taken_back(sessions: Sessions) -> None:
+    """It has the lease that its session keeps, without a request, and the token of that lease with it."""
+    (a,) = await sessions.open(1)
+    redis: Any = a._client
+    kept, has, ends = Lock(a, "y", cache=5), asyncio.Event(), asyncio.Event()
+
+    async def waiting() -> None:
+        async with Lock(a, "x"), kept:
+            has.set()
+            await ends.wait()
+
+    async with kept:
+        pass
+    async with kept:
+        sessions.run(waiting)
+        async with asyncio.timeout(10):
+            while not await redis.exists("aiolocks:waits:{all}"):
+                await asyncio.sleep(0.02)
+    async with asyncio.timeout(10):
+        await has.wait()
+    assert a.statistics().cache_hits == 1
+    await Lock(a, "z").locked()  # what was sent before has been executed
+    assert not await redis.exists("aiolocks:waits:{all}")
+    ends.set()
+    await asyncio.gather(*sessions.tasks)
