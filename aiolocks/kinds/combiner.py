@@ -976,6 +976,7 @@ class Combining:
                 if not goes_on(error) or not self._workers:
                     raise
                 self._fail_waiting(error)
+                self._put_on()  # what came behind the items of a question that has failed
                 log.log(
                     self._engine.log_level(error),
                     "combiner %r: its worker asks again in %g s: %s",
