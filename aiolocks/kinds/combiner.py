@@ -918,18 +918,12 @@ class Combining:
 
     async def _put(self, piece: Sequence[_Item]) -> Put:
         engine = self._engine
-        engine.check_usable()
-        timeout = engine.settings.command_timeout
         command = self._commands.put(
             engine.token(),
             [(item.run is not None, item.payload) for item in piece],
             known_ms=engine.settings.known_ms,
         )
-        call, future = engine.start(command, until=engine.now() + timeout, told=engine.wake_own)
-        try:
-            return await future
-        finally:
-            engine.forget(call)
+        return await engine.ask(command, told=engine.wake_own)
 
     def _have_put(self, piece: Sequence[_Item], put: Put) -> None:
         most_waiting = self._settings.bounds.most_waiting
@@ -976,6 +970,7 @@ class Combining:
                 if not goes_on(error) or not self._workers:
                     raise
                 self._fail_waiting(error)
+                self._put_on()  # what came behind the items of a question that has failed
                 log.log(
                     self._engine.log_level(error),
                     "combiner %r: its worker asks again in %g s: %s",

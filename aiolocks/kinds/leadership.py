@@ -140,11 +140,7 @@ class Observing:
     def look(self, known: int | None) -> Request[Look]:
         """Tells of the leader, and of the terms after the one that is known."""
         since = NOBODY_KNOWN if known is None else str(known)
-        return Request(_LOOK, self._keys, (since,), Look, lane=self._lane)
-
-    @property
-    def _lane(self) -> str:
-        return self.news.decode()
+        return Request(_LOOK, self._keys, (since,), Look, lane=self.news.decode())
 
 
 @final

@@ -219,8 +219,7 @@ class JobSteps(RunSteps):
         self.ticket_run = ticket_run
         beside = ticket_run is not None and ticket_run.beside
         self._limit = _NO_LIMIT if beside else limit
-        slots = "beside"
-        prefixed = f"{slots}." if beside else ""
+        prefixed = "beside." if beside else ""
         inside = f"{ticket_run.role}." if ticket_run is not None and beside else ""
         self._session = f"bell.{session}"
         who = f"{self._session}.{caller}" if caller else self._session
@@ -231,9 +230,8 @@ class JobSteps(RunSteps):
         ]
         if ticket_run is not None:
             roles += (ticket_run.role, "about")
-        if beside:
-            roles.insert(0, slots)
-        self._keys = keys_of(prefix, _KIND, job, roles)[beside:]
+        slots, *keys = keys_of(prefix, _KIND, job, roles)
+        self._keys = (key(prefix, _KIND, job, "beside") if beside else slots, *keys)
         self.bell = self._keys[5]
 
         # A request that asks whether a run could begin comes after the waiters.
@@ -311,12 +309,8 @@ def withdrawing(prefix: str, job: str, ticket: str) -> Request[bool]:
     return Request(_WITHDRAW, _of_enqueueing(prefix, job), (ticket,), truth, lane=ticket)
 
 
-def _of_tickets(prefix: str, job: str) -> tuple[bytes, bytes]:
-    return key(prefix, _KIND, job, "owner"), key(prefix, _KIND, job, "over")
-
-
 def _of_enqueueing(prefix: str, job: str) -> tuple[bytes, ...]:
-    return *_of_tickets(prefix, job), key(prefix, _KIND, job, "before"), key(prefix, _KIND, job, "about")
+    return keys_of(prefix, _KIND, job, ("owner", "over", "before", "about"))[1:]
 
 
 def _conflict(raw: Any) -> int | None:

@@ -1112,6 +1112,26 @@ async def test_a_silent_server_ends_a_submit_after_the_time_of_a_command_and_not
         assert await asyncio.wait_for(combiner.submit(2, done.each), 20) == "2!"
 
 
+async def test_what_comes_behind_a_question_that_fails_is_put_where_a_worker_goes_on(
+    own_server: OwnServer, connect: Connect
+) -> None:
+    server, done = await own_server(), Runs()
+    async with Session(connect(server), command_timeout=0.4) as session:
+        combiner = Combiner(session, "a", ttl=1)
+        await combiner.submit(0, done.each)
+        server.pause()
+        brought = begin(combiner.submit(1, done.each))
+        await asyncio.sleep(0.01)
+        worker, behind = begin(combiner.drain(done.each)), begin(combiner.submit(2, done.each))
+        assert (await rejected(brought)).transient
+        server.resume()
+        # Where the machine stands still, its put fails, too. But it is never left aside.
+        await asyncio.wait({behind}, timeout=20)
+        assert behind.done()
+        worker.cancel()
+        await asyncio.wait({worker, behind})
+
+
 @pytest.mark.more  # as an outage that loses nothing
 async def test_a_worker_outlasts_an_outage(own_server: OwnServer, connect: Connect) -> None:
     server = await own_server()

@@ -456,6 +456,23 @@ def test_a_renewal_puts_back_what_is_missing_with_what_another_carries() -> None
     assert operation.replied(0, TOLD, True) == []
 
 
+def test_a_renewal_puts_back_the_largest_fencing_token_that_was_written_back() -> None:
+    """One master may have taken a smaller one with its vote, and have missed the one that was confirmed."""
+    operation = renewing()
+    operation.replied(0, VOTE, False)
+    operation.replied(1, VOTE, True)
+    operation.replied(2, VOTE, True)
+    assert where(operation.replied(3, VOTE, True)) == {LOOK: [1]}
+    assert where(operation.replied(1, LOOK, Carried(7, True, '{"of":7}'))) == {LOOK: [2]}
+    assert where(operation.replied(2, LOOK, Carried(9, True, '{"of":9}'))) == {LOOK: [3]}
+    assert operation.replied(4, VOTE, False) == []  # not all is read yet
+    requests = operation.replied(3, LOOK, Carried(8, True, '{"of":8}'))
+    assert where(requests) == {TAKE: [0, 4]}
+    assert requests[0].command.args[3] == '{"of":9}'
+    (told,) = operation.replied(4, TAKE, Granted(12, 0))
+    assert told.command.args[1:] == (9, 10_000, 1)
+
+
 def test_nothing_is_put_back_by_a_renewal_that_a_change_has_caused() -> None:
     """An operator may be freeing it, on one master after the other."""
     operation = put(COMMANDS.renew_changed(TOKEN, 1000), THREE)

@@ -141,7 +141,7 @@ class Acquiring(QuorumOperation[Answer]):
         elif not reply:
             self._unconfirmed.add(master)
             if self._leave is not None and self.still_due(phase):
-                return [MasterRequest(master, self._leave, LEAVE)]
+                return self.leave((master,))
         elif phase == self._proposal:
             self._confirmed.add(master)
         return [] if self.decided else self._decide()

@@ -30,6 +30,9 @@ class Renewing(Voting):
     it is free: only once a majority has said that the lease is held, and with what one of them carries. So a
     renewal creates nothing that is gone. It restores what further failures may take, not what has happened.
 
+    Of the fencing tokens that were written back on several masters, the largest is the lease's: one of the
+    masters may have taken a smaller one with its vote, and have missed the one that a majority has confirmed.
+
     Args:
         heals: Whether it puts it back; if not, the next renewal does.
         look: Reads what a master carries of it.
@@ -54,8 +57,8 @@ class Renewing(Voting):
         self._look = look
         self._take = take
         self._confirm = confirm
-        self._sources: list[int] | None = None  # masters that may be asked yet for the part to put back
-        self._carried: Carried | None = None
+        self._sources: list[int] | None = None  # the masters to read it from; the first one is being asked
+        self._carried: Carried | None = None  # the part to put back, as far as it was read
         self._taking: set[int] = set()
 
     def replied(self, master: int, phase: int, reply: Any) -> list[MasterRequest]:
@@ -63,10 +66,9 @@ class Renewing(Voting):
             super().replied(master, phase, reply)
             return self._heal() if self._heals and self.outcome is True else []
         if phase == LOOK:
-            if reply is None or not reply.written_back:
-                return self._look_further()
-            self._carried = reply
-            return self._heal()
+            if reply is not None and reply.written_back:
+                self._carried = max(reply, self._carried or reply)
+            return self._look_further()
         if phase == TAKE and isinstance(reply, Granted) and self._carried is not None:
             return [MasterRequest(master, self._confirm(self._carried.fencing_token, given=True), TOLD)]
         return []
@@ -80,17 +82,24 @@ class Renewing(Voting):
         missing = self._no.keys() - self._taking
         if not missing:
             return []
-        if self._carried is None:
-            if self._sources is not None:
-                return []  # being read
+        if self._sources is None:
             self._sources = list(self._yes)
-            return self._look_further()
+            return self._look_at_first()
+        if self._sources or self._carried is None:
+            return []  # being read, or not known
         self._taking |= missing
         command = self._take(self._carried.metadata)
         return [MasterRequest(master, command, TAKE) for master in missing]
 
+    def _look_at_first(self) -> list[MasterRequest]:
+        assert self._sources
+        return [MasterRequest(self._sources[0], self._look, LOOK)]
+
     def _look_further(self) -> list[MasterRequest]:
-        return [MasterRequest(self._sources.pop(0), self._look, LOOK)] if self._sources else []
+        """The first source has answered, or does not."""
+        assert self._sources
+        del self._sources[0]
+        return self._look_at_first() if self._sources else self._heal()
 
 
 @final

@@ -254,10 +254,10 @@ class Round:
             self._take_back(request.command, master, self._command.lasts)
             return
         command = request.command
-        if command.packed is None and command.plain and (script := command.script) is not None:
+        if command.packed is None and command.plain and command.script is not None:
             # Once for all masters; its `head`, once for the name.
             command.packed = (
-                pack(("EVALSHA", script.sha, len(command.keys), *command.keys, *command.args))
+                pack(command.words(as_eval=False))
                 if command.head is None
                 else command.head + pack(command.args)[4:]
             )
