@@ -745,11 +745,11 @@ class Possession(BodyScope, Releasing, Claim):
         target, engine = self.target, self.engine
         gate, options, loop = target.gate, target.options, engine.loop
         self._timeout = blocking_timeout
-        self.done = loop.create_future()
         self.inside = engine.entered.by(asyncio.current_task(loop))
         self.started = started = engine.now()
         self._standing = gate.first_standing
         self.request = request = self.acquire(options.first_ttl_ms, gate.first_standing)
+        self.done = loop.create_future()  # from here on, a caller that leaves has something to take back
         # As `Request.ask`.
         request.on_reply = self._answered
         request.on_fault = self._unanswered

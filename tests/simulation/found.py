@@ -255,7 +255,7 @@ FOUND: dict[str, Schedule] = {
         101000661,
         2.0,
         crew("keyspace", FAR, one("p1.w0.r0", 0.00559, 2.0, timeout=0.0)),
-        crew("keyspace", FAR, one("p2.w0.r0", 0.00836, 0.02586, doing="extend")),
+        crew("keyspace", FAR, one("p2.w0.r0", 0.00836, 0.035, doing="extend")),
         jitter=0.1,
     ),
     # p0 has stood in the queues. redis0 does not know the script of the confirmation, the other two masters
