@@ -28,8 +28,8 @@ from .lock.lease import Lease, LeaseState
 from .lock.naming import name_of
 from .lock.session import Session
 from .lock.statistics import Histogram, SessionStatistics
-from .transport.commands import family as _family
 from .transport.hearing import KeyspaceWakeup
+from .transport.steps import family as _family
 
 if typing.TYPE_CHECKING:
     from ._deadlocks import Deadlock, DeadlockedTask

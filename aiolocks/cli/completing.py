@@ -20,7 +20,7 @@ _SCHEDULE: Final = "schedule"
 
 def kinds(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The kinds that begin so."""
-    from ..transport.commands.family import families  # noqa: PLC0415 - as below
+    from ..transport.steps.family import families  # noqa: PLC0415 - as below
 
     return [CompletionItem(kind) for kind in sorted(families()) if kind.startswith(incomplete)]
 

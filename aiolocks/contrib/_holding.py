@@ -16,7 +16,7 @@ from .._tasks import spawn
 from ..errors import BackendError, LockLostError, LockNotOwnedError, LockTimeoutError, SessionClosedError
 from ..lock import together
 from ..lock.acquirable import Acquirable, Pending
-from ..lock.context import SessionOptions
+from ..lock.engine import SessionOptions
 from ..lock.lease import Lease
 from ..lock.options import Options, not_for_locks, optional_seconds, reject_unknown
 from ..lock.sources import Client, Source, log_level

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
 from ..lock.events import LockEvent
-from ..transport.commands.family import kind_in_use
+from ..transport.steps.family import kind_in_use
 from ._labels import Names, labeller
 
 WAIT: Final = "How long granted acquisitions and admitted requests have waited."

@@ -39,7 +39,7 @@ from .. import Session
 from .._visible import visible
 from ..errors import ConfigurationError, LockLostError
 from ..kinds.lock import Lock
-from ..lock.context import SessionOptions
+from ..lock.engine import SessionOptions
 from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
 from ..lock.options import LockOptions, Seconds, explains, seconds

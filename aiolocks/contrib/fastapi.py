@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from ..kinds.lock import Lock
-from ..lock.context import SessionOptions
+from ..lock.engine import SessionOptions
 from ..lock.lease import Lease
 from ..lock.naming import NameTemplate
 from ..lock.options import LockOptions, Seconds, seconds

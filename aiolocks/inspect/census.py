@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, final
 
 from .._holders import HolderInfo
 from .._infos import KindAndName, LockInfo
-from ..lock.context import Context
-from ..transport.commands.inspect import FIRST, scan
+from ..lock.engine import Engine
+from ..transport.steps.inspect import FIRST, scan
 from .looking import Scanned, literal_places, look, matching
 
 _KEYS: Final = 4_000
@@ -82,7 +82,7 @@ class Census:
     """
 
     def __init__(
-        self, engine: Context, pattern: str, *, waiters: int = 0, rank: Callable[[LockInfo], Any] = rank
+        self, engine: Engine, pattern: str, *, waiters: int = 0, rank: Callable[[LockInfo], Any] = rank
     ) -> None:
         self._engine = engine
         self._rank = rank

@@ -20,10 +20,10 @@ from typing import Final, final
 
 from .._deadlocks import Deadlock, DeadlockedTask
 from .._infos import KindAndName
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..transport import Request
-from ..transport.commands.snapshots import Snapshot
-from ..transport.commands.waits import publish
+from ..transport.steps.snapshots import Snapshot
+from ..transport.steps.waits import publish
 from .knots import Occupants, in_order, knots, may_wait_for, stuck
 from .looking import pages
 from .waits import Wait, waits_in
@@ -115,7 +115,7 @@ def suspects_in(waits: Mapping[str, Wait], own: Iterable[str] | None = None) -> 
 
 
 def looks_at(
-    engine: Context, waits: Mapping[str, Wait]
+    engine: Engine, waits: Mapping[str, Wait]
 ) -> list[tuple[str, list[str], Request[list[Snapshot]]]]:
     """The requests that read what these wait for."""
     places = dict.fromkeys(place for wait in waits.values() for place in wait.want.places)
@@ -128,7 +128,7 @@ def occupants_in(
     return {(kind, name): Occupants.of(snapshot) for name, snapshot in zip(names, snapshots, strict=True)}
 
 
-async def deadlocks(engine: Context) -> list[Deadlock]:
+async def deadlocks(engine: Engine) -> list[Deadlock]:
     """See `Session.deadlocks`."""
     before, deadlocks = (await _look(engine)).since({}), dict[frozenset[str], Deadlock]()
     until = engine.now() + 2 * EVERY + PATIENCE
@@ -141,7 +141,7 @@ async def deadlocks(engine: Context) -> list[Deadlock]:
     return [one for knot, one in deadlocks.items() if not any(knot < other for other in deadlocks)]
 
 
-async def _look(engine: Context) -> Look:
+async def _look(engine: Engine) -> Look:
     records = await engine.ask(publish(engine.settings.prefix, ""))
     suspects = suspects_in(waits_in(records))
     occupants: dict[KindAndName, Occupants] = {}

@@ -17,11 +17,11 @@ from typing import Final, final
 from .._infos import KindAndName
 from .._tasks import empty_context
 from ..errors import DeadlockError
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.waiter import Waiter
 from ..transport import Fault, Request
-from ..transport.commands.snapshots import Snapshot
-from ..transport.commands.waits import publish
+from ..transport.steps.snapshots import Snapshot
+from ..transport.steps.waits import publish
 from .deadlocks import EVERY, PATIENCE, Beats, Look, looks_at, occupants_in, suspects_in
 from .knots import Occupants
 from .waits import Wait, record_of, wait_of, waits_in
@@ -70,7 +70,7 @@ class Detector:
         "_warned",
     )
 
-    def __init__(self, engine: Context) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waits: dict[Waiter, str] = {}  # with the id of the wait, once it was published
         self._published: dict[str, Waiter] = {}  # by the id of the wait

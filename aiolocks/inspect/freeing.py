@@ -6,19 +6,19 @@ from collections.abc import Collection
 from typing import Final
 
 from .._infos import LockInfo
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.holders import described_in, lease_id
 from ..lock.options import lock_name
 from ..lock.stealing import forced, operator_json
-from ..transport.commands.family import families, forcible, holdable, kinds
-from ..transport.commands.snapshots import Snapshot
+from ..transport.steps.family import families, forcible, holdable, kinds
+from ..transport.steps.snapshots import Snapshot
 from .looking import info
 
 _TRIES: Final = 3
 
 
 async def force_release(
-    engine: Context,
+    engine: Engine,
     name: str,
     kind: str | None,
     *,
@@ -58,7 +58,7 @@ def name_space(kind: object, among: Collection[str] | None = None) -> str:
 
 
 async def _force(
-    engine: Context, kind: str, name: str, leases: frozenset[str] | None, described: str
+    engine: Engine, kind: str, name: str, leases: frozenset[str] | None, described: str
 ) -> Snapshot | None:
     """Frees what stands there now; what that was, or None.
 
@@ -80,7 +80,7 @@ async def _force(
     return None  # it went from hand to hand: no holder stays
 
 
-def _lose(engine: Context, tokens: set[str], described: str) -> None:
+def _lose(engine: Engine, tokens: set[str], described: str) -> None:
     """The holders of this session need not wait for a renewal to learn of it."""
     reason = forced(described_in(described.encode()) or {})
     for possession in engine.watchdog.possessions():

@@ -18,7 +18,7 @@ from typing import NamedTuple, final
 
 from .._infos import KindAndName
 from ..lock.holders import lease_id
-from ..transport.commands.snapshots import Place, Snapshot
+from ..transport.steps.snapshots import Place, Snapshot
 from .waits import Wait, Want
 
 Edges = dict[str, set[str]]

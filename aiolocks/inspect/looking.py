@@ -15,15 +15,15 @@ from typing import Final, TypeVar, final
 from .._holders import HolderInfo, without_ttl
 from .._infos import KindAndName, LockInfo, WaiterInfo
 from .._tasks import spawn
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.holders import described_in, holder_info, whereabouts
 from ..lock.options import lock_name
 from ..transport import Request
-from ..transport.commands.family import Family, families, kinds
-from ..transport.commands.inspect import FIRST, scan, scan_everything
-from ..transport.commands.snapshots import QueuedWaiter, Snapshot
-from ..transport.commands.waits import KIND as WAITS
 from ..transport.keys import ParsedKey, parse, prefix_of
+from ..transport.steps.family import Family, families, kinds
+from ..transport.steps.inspect import FIRST, scan, scan_everything
+from ..transport.steps.snapshots import QueuedWaiter, Snapshot
+from ..transport.steps.waits import KIND as WAITS
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ _WAITERS: Final = 100
 _LITERAL: Final = re.compile(r"\[([*?[])\]")
 
 
-async def inspect(engine: Context, pattern: str) -> list[LockInfo]:
+async def inspect(engine: Engine, pattern: str) -> list[LockInfo]:
     """See `Session.inspect`."""
     if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"pattern must be a str such as 'order:*', not {type(pattern).__name__}")
@@ -68,7 +68,7 @@ def matching(pattern: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(pattern)).match
 
 
-async def scan_names(engine: Context, accepts: Callable[[str], object]) -> Scanned:
+async def scan_names(engine: Engine, accepts: Callable[[str], object]) -> Scanned:
     """All that stands on the server under the prefix of the session, among the names that are asked for."""
     found = Scanned(engine.settings.prefix, accepts)
     cursor: bytes | None = FIRST
@@ -79,7 +79,7 @@ async def scan_names(engine: Context, accepts: Callable[[str], object]) -> Scann
     return found
 
 
-async def names_under(engine: Context, held: LockInfo) -> tuple[str, ...]:
+async def names_under(engine: Engine, held: LockInfo) -> tuple[str, ...]:
     """All names that the leases which hold this one hold: of a `MultiLock` all of its names, this one first.
 
     Goes through all keys of the server if it is a `MultiLock` of several names, and else asks nothing.
@@ -93,7 +93,7 @@ async def names_under(engine: Context, held: LockInfo) -> tuple[str, ...]:
     return (held.name, *sorted(under - {held.name}))
 
 
-async def prefixes_in_use(engine: Context) -> dict[str, int]:
+async def prefixes_in_use(engine: Engine) -> dict[str, int]:
     """Under how many names somebody may hold or wait, by prefix: all that this server has."""
     places: dict[str, set[KindAndName]] = {}
     known = families()
@@ -160,7 +160,7 @@ def _foreign(text: str, place: tuple[str, str] | None) -> LockInfo:
     return LockInfo(kind=kind, name=name, problem="this version of aiolocks knows no such kind")
 
 
-async def look(engine: Context, places: Iterable[KindAndName], *, waiters: int) -> list[LockInfo]:
+async def look(engine: Engine, places: Iterable[KindAndName], *, waiters: int) -> list[LockInfo]:
     """Reads these places; leaves out the places where nothing stands.
 
     `waiters` is how many of each name are described.
@@ -178,7 +178,7 @@ async def look(engine: Context, places: Iterable[KindAndName], *, waiters: int) 
 
 
 def pages(
-    engine: Context, places: Iterable[KindAndName], *, waiters: int
+    engine: Engine, places: Iterable[KindAndName], *, waiters: int
 ) -> list[tuple[str, list[str], Request[list[Snapshot]]]]:
     """The requests that read these places: of each, its kind and names."""
     names: dict[str, list[str]] = {}
@@ -197,7 +197,7 @@ def pages(
     return asked
 
 
-async def _ask_all(engine: Context, commands: Sequence[Request[T]], at_once: int) -> list[T]:
+async def _ask_all(engine: Engine, commands: Sequence[Request[T]], at_once: int) -> list[T]:
     """Some at a time: a lease that is renewed at the same time must not wait for all of them."""
     replies: list[T] = []
     for at in range(0, len(commands), at_once):

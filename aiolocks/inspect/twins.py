@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from .._infos import KindAndName
-from ..lock.context import Context
-from ..transport.commands.inspect import FIRST, scan
+from ..lock.engine import Engine
 from ..transport.keys import parse
+from ..transport.steps.inspect import FIRST, scan
 
 _STEPS: Final = 100
 """Steps of a scan, of a thousand keys of the server each: about 20 ms of the server's time."""
@@ -42,7 +42,7 @@ def in_words(found: Iterable[Twins]) -> list[str]:
     return [f"{one.kind} {one.plain!r} and {one.encoded!r}" for one in found]
 
 
-async def twins_in_use(engine: Context) -> list[Twins]:
+async def twins_in_use(engine: Engine) -> list[Twins]:
     """The same of the names that are held, or were used lately: their fence stands for that.
 
     Of a large server it looks at a part.

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast, final
 
 from .._infos import KindAndName
 from ..lock.blocks import held
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.holders import described_in, lease_id, whereabouts
 from ..lock.lease import Possession
 from ..lock.waiter import Waiter
@@ -77,7 +77,7 @@ class Wait(NamedTuple):
     holds: tuple[HeldLease, ...]
 
 
-def wait_of(engine: Context, acquisition: Waiter, *, told: bool) -> Wait | None:
+def wait_of(engine: Engine, acquisition: Waiter, *, told: bool) -> Wait | None:
     """The wait of an acquisition; None if its task holds nothing that lasts, or its kind is not searched."""
     claim, holding = acquisition.lease.claim, held(acquisition.inside, lasting=True)
     wanted = claim.wanted()
@@ -108,7 +108,7 @@ def wait_of(engine: Context, acquisition: Waiter, *, told: bool) -> Wait | None:
     )
 
 
-def _held(engine: Context, possession: Possession) -> HeldLease | None:
+def _held(engine: Engine, possession: Possession) -> HeldLease | None:
     wanted = possession.claim.wanted()
     if wanted is None:
         return None
@@ -116,7 +116,7 @@ def _held(engine: Context, possession: Possession) -> HeldLease | None:
     return HeldLease(lease_id(possession.claim.owner), places, possession.kind, possession.name)
 
 
-def _places(engine: Context, keys: Iterable[bytes]) -> tuple[KindAndName, ...]:
+def _places(engine: Engine, keys: Iterable[bytes]) -> tuple[KindAndName, ...]:
     found = (parse(engine.settings.prefix, key) for key in keys)
     return tuple((place.kind, place.name) for place in found if place is not None)
 

@@ -26,8 +26,8 @@ from ..errors import (
 )
 from ..lock import inside
 from ..lock.clock import milliseconds
-from ..lock.context import Context
 from ..lock.ending import UNWINDING
+from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, LeaseState, Resource
 from ..lock.misuse import AsyncOnly
 from ..lock.naming import NameTemplate, filled_in, whole
@@ -44,16 +44,16 @@ from ..lock.options import (
 from ..lock.shield import wait_shielded
 from ..lock.sources import Client, engine_of, source_of
 from ..transport.answers import Answer, Granted, Refused, Released, released, truth
-from ..transport.commands.checks import of_others, wrong_types
-from ..transport.commands.family import Family, Kind
-from ..transport.commands.listening import Listener
-from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
-from ..transport.commands.snapshots import Content, Snapshot
-from ..transport.commands.snapshots import whole_number as number_in
-from ..transport.commands.standing import SEATED, WAITING, letters
 from ..transport.faults import goes_on
 from ..transport.keys import keys_of
 from ..transport.request import MOST_KNOWN, Argument, Request, Script
+from ..transport.steps.checks import of_others, wrong_types
+from ..transport.steps.family import Family, Kind
+from ..transport.steps.listening import Listener
+from ..transport.steps.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
+from ..transport.steps.snapshots import Content, Snapshot
+from ..transport.steps.snapshots import whole_number as number_in
+from ..transport.steps.standing import SEATED, WAITING, letters
 from .outcome import Outcome, ended
 from .serializers import JSON, Serializer, checked_serializer, dumped
 
@@ -676,19 +676,19 @@ class Combining:
         "_binding",
         "_bringing",
         "_brought",
-        "_commands",
         "_engine",
         "_name",
         "_outbox",
         "_putting",
         "_settings",
         "_slot",
+        "_steps",
         "_waiting",
         "_workers",
         "_working",
     )
 
-    def __init__(self, engine: Context, name: str, settings: Settings) -> None:
+    def __init__(self, engine: Engine, name: str, settings: Settings) -> None:
         self._engine = engine
         self._name = name
         self._slot = ("combiner", name)
@@ -702,7 +702,7 @@ class Combining:
         self._bringing = False  # what is left now is brought by the first question, or was
         self._brought: Sequence[_Item] = ()
         self._acknowledged_run = 0  # the last one that was acknowledged although its lease had ended
-        self._commands = CombinerSteps(
+        self._steps = CombinerSteps(
             engine.settings.prefix,
             name,
             bounds=settings.bounds,
@@ -713,7 +713,7 @@ class Combining:
         self._binding = self._bound()
 
     @classmethod
-    def of(cls, engine: Context, name: str, settings: Settings) -> Combining:
+    def of(cls, engine: Engine, name: str, settings: Settings) -> Combining:
         """The one of that name; these settings count from now on."""
         slot = ("combiner", name)
         combining: Combining | None = engine.in_progress.get(slot)
@@ -727,7 +727,7 @@ class Combining:
 
     def begin(self, settings: Settings) -> None:
         """It has something to do from now on, with these settings."""
-        self._commands.rows = self._rows
+        self._steps.rows = self._rows
         if self._settings is not settings:
             as_before = self._settings.options is settings.options
             self._configure(settings)
@@ -737,7 +737,7 @@ class Combining:
     def _bound(self) -> Binding[Lease]:
         return Binding(
             self._engine,
-            Resource(self._commands, self._slot),
+            Resource(self._steps, self._slot),
             Lease,
             label=LABEL,
             name=self._name,
@@ -747,7 +747,7 @@ class Combining:
     def _configure(self, settings: Settings) -> None:
         """These settings count from now on; the ttl, from the next time on that it has something to do."""
         self._settings = settings
-        self._commands.bounds = settings.bounds
+        self._steps.bounds = settings.bounds
 
     # -- for callers
 
@@ -846,7 +846,7 @@ class Combining:
         if not busy and self._engine.in_progress.get(self._slot) is self:
             del self._engine.in_progress[self._slot]
             # They know each other: a cycle would be left to the garbage collector.
-            self._commands.rows = tuple
+            self._steps.rows = tuple
 
     def _fail_waiting(self, error: BaseException) -> None:
         """All items that wait in this session get this error. Another session may run them."""
@@ -867,13 +867,13 @@ class Combining:
         await asyncio.sleep(0)
         engine = self._engine
         piece = self._brought = self._next_to_put()
-        self._commands.brought = Brought(
+        self._steps.brought = Brought(
             engine.token(),
             [(item.run is not None, item.payload) for item in piece],
             engine.settings.known_ms,
             self._have_brought,
         )
-        self._commands.hasty = engine.settings.command_timeout
+        self._steps.hasty = engine.settings.command_timeout
         await self._work()
 
     def _have_brought(self, put: Put) -> None:
@@ -886,7 +886,7 @@ class Combining:
         """The question that brought items has failed."""
         piece, self._brought = self._brought, ()
         self._bringing = False
-        self._commands.brought = self._commands.hasty = None
+        self._steps.brought = self._steps.hasty = None
         for item in piece:
             item.fail(error)
 
@@ -918,7 +918,7 @@ class Combining:
 
     async def _put(self, piece: Sequence[_Item]) -> Put:
         engine = self._engine
-        command = self._commands.put(
+        command = self._steps.put(
             engine.token(),
             [(item.run is not None, item.payload) for item in piece],
             known_ms=engine.settings.known_ms,
@@ -1062,7 +1062,7 @@ class Combining:
 
     async def _collect(self, lease: Lease) -> _Collected | None:
         """All items of the batch that this run is for, once its window is over; None if there are none."""
-        handed_out, pieces = self._commands.handed_out, list[Piece]()
+        handed_out, pieces = self._steps.handed_out, list[Piece]()
         while not pieces or pieces[-1].at < pieces[-1].upto:
             if handed_out.wait_ms > 0:
                 await self._engine.sleep(handed_out.wait_ms / 1000)
@@ -1073,7 +1073,7 @@ class Combining:
                 if handed_out.piece.at >= handed_out.piece.upto:
                     break
             after = pieces[-1].at if pieces else 0
-            taken = await self._engine.ask(self._commands.take(lease.token, after), patient=True)
+            taken = await self._engine.ask(self._steps.take(lease.token, after), patient=True)
             if taken is None:
                 raise LockLostError(LABEL, self._name, "the run was taken from this session")
             handed_out = taken
@@ -1295,7 +1295,7 @@ class Combining:
         if not self._is_over(lease):
             try:
                 for entries in first:
-                    command = self._commands.answer(lease.token, lease.fencing_token, entries)
+                    command = self._steps.answer(lease.token, lease.fencing_token, entries)
                     if not await self._engine.ask(command, patient=True):
                         raise LockLostError(LABEL, self._name, "the run was taken from this session")
                 # A run that has released it itself is not acknowledged, and no caller is answered.
@@ -1304,7 +1304,7 @@ class Combining:
                 if not self._is_over(lease):
                     raise
                 arrived = error
-        self._commands.leave(ack)
+        self._steps.leave(ack)
         if arrived is None and not self._is_over(lease):
             return
         # In a task of its own: this one is cancelled with the lease. For no longer than bodies have to end.
@@ -1326,10 +1326,10 @@ class Combining:
         until = engine.now() + UNWINDING
         try:
             for entries in answers:
-                if not await self._last_word(self._commands.answer(lease.token, run, entries), until):
+                if not await self._last_word(self._steps.answer(lease.token, run, entries), until):
                     return
             ended = await self._last_word(
-                self._commands.release(lease.token, milliseconds(lease.ttl)), until, told=engine.wake_own
+                self._steps.release(lease.token, milliseconds(lease.ttl)), until, told=engine.wake_own
             )
         except LockError as error:
             log.debug("combiner %r: the end of a run could not be told: %s", self._name, error)
@@ -1342,7 +1342,7 @@ class Combining:
     async def _last_word(
         self, command: Request[T], until: float, told: Callable[[T], object] | None = None
     ) -> T:
-        """As `Context.ask`, also while the session closes."""
+        """As `Engine.ask`, also while the session closes."""
         call, future = self._engine.start(command, until=until, told=told, patient=True)
         try:
             return await future

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, Never, cast, final
 
 from ..errors import StaleFenceError
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.options import lock_name, reject_unknown
 from ..lock.sources import Client, engine_of, source_of
-from ..transport.commands.checks import wrong_types
-from ..transport.commands.family import Family, Kind
-from ..transport.commands.snapshots import Content, Snapshot
 from ..transport.keys import key
 from ..transport.request import Request, Script
+from ..transport.steps.checks import wrong_types
+from ..transport.steps.family import Family, Kind
+from ..transport.steps.snapshots import Content, Snapshot
 
 _READ: Final = Script("fenced_read", "forms", moves=True)
 _WRITE: Final = Script("fenced_write", "forms", moves=True)
@@ -128,7 +128,7 @@ class FencedRegister:
         token = _checked(fencing_token)
         engine = engine_of(self._source, self)
         engine.settings.check_value(text)
-        seen = await engine.ask(self._commands(engine).write(form, text, token))
+        seen = await engine.ask(self._steps(engine).write(form, text, token))
         if seen is not None:
             raise StaleFenceError(self._name, fencing_token=token, seen=seen)
 
@@ -143,13 +143,13 @@ class FencedRegister:
         Cancelled, it changes nothing.
         """
         engine = engine_of(self._source, self)
-        written = await engine.ask(self._commands(engine).read())
+        written = await engine.ask(self._steps(engine).read())
         if written is None:
             return None
         form, text = written
         return json.loads(text) if form == "json" else text
 
-    def _commands(self, engine: Context) -> FencedSteps:
+    def _steps(self, engine: Engine) -> FencedSteps:
         return FencedSteps(engine.settings.prefix, self._name)
 
     def __repr__(self) -> str:

@@ -11,15 +11,15 @@ from typing import Any, Final, final
 
 from ..errors import FingerprintError, LockError
 from ..lock.clock import NEVER, dependable, milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, Resource
 from ..lock.options import Options
 from ..transport.answers import NO_TTL, Answer, Granted, Refused, Released, released
-from ..transport.commands.family import Family, Kind
-from ..transport.commands.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
-from ..transport.commands.standing import SEATED, WAITING, letters
 from ..transport.keys import keys_of
 from ..transport.request import Request, Script
+from ..transport.steps.family import Family, Kind
+from ..transport.steps.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
+from ..transport.steps.standing import SEATED, WAITING, letters
 
 _SHARED: Final = ("forms", "bells", "fence", "locks", "flights")
 _ACQUIRE: Final = Script("flight_acquire", *_SHARED, "seats")
@@ -273,7 +273,7 @@ def _was_kept(raw: Any) -> bool:
 
 
 def runs(
-    engine: Context,
+    engine: Engine,
     kind: str,
     label: str,
     name: str,
@@ -291,7 +291,7 @@ def runs(
     # A run that replaces a value has a gate of its own: callers in this session ask the server meanwhile.
     slot = (kind, name) if anew is None else (kind, name, "anew")
 
-    def steps(like: FlightSteps | None) -> FlightSteps:
+    def made(like: FlightSteps | None) -> FlightSteps:
         return FlightSteps(
             engine.settings.prefix,
             kind,
@@ -305,13 +305,13 @@ def runs(
             like=like,
         )
 
-    def bind(commands: FlightSteps) -> Binding[Lease]:
-        return Binding(engine, Resource(commands, slot), Lease, label=label, name=name, options=options)
+    def bind(steps: FlightSteps) -> Binding[Lease]:
+        return Binding(engine, Resource(steps, slot), Lease, label=label, name=name, options=options)
 
     # What all calls for the name have in common: the keys, and the gate, which lives while a binding has it.
-    kept: Any = engine.bound((*slot, options), lambda: bind(steps(None))).resource.commands
-    commands = steps(kept)
-    return commands, bind(commands)
+    kept: Any = engine.bound((*slot, options), lambda: bind(made(None))).resource.steps
+    steps = made(kept)
+    return steps, bind(steps)
 
 
 def ended_at(end: RunEnded, *, asked: float) -> float:
@@ -340,7 +340,7 @@ class GrantTime:
 
     __slots__ = ("_at_us", "_engine", "_heard", "unsure")
 
-    def __init__(self, engine: Context, at_us: int, lease: Lease) -> None:
+    def __init__(self, engine: Engine, at_us: int, lease: Lease) -> None:
         self._engine = engine
         self._at_us = at_us
         self._heard = engine.mark()

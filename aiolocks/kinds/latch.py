@@ -11,19 +11,19 @@ from typing import Any, Final, NamedTuple, Never, TypeVar, final
 from ..errors import BackendError, ConfigurationError, LockError
 from ..lock import together
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.misuse import AsyncOnly
 from ..lock.options import Seconds, lock_name, optional_seconds, reject_unknown, seconds, whole_number
 from ..lock.sources import Client, engine_of, source_of
 from ..lock.wakeups import KeyListener
 from ..transport.answers import BELL_TTL
-from ..transport.commands.checks import of_others, without_ttl, wrong_types
-from ..transport.commands.family import Family, Kind
-from ..transport.commands.snapshots import Content, Snapshot
-from ..transport.commands.snapshots import whole_number as number_in
 from ..transport.faults import goes_on
 from ..transport.keys import key
 from ..transport.request import MOST_KNOWN, Request, Script
+from ..transport.steps.checks import of_others, without_ttl, wrong_types
+from ..transport.steps.family import Family, Kind
+from ..transport.steps.snapshots import Content, Snapshot
+from ..transport.steps.snapshots import whole_number as number_in
 from .waits import Wait
 
 log = logging.getLogger("aiolocks.session")
@@ -238,7 +238,7 @@ class Latch(AsyncOnly):
         reject_unknown("count_down()", unknown, _LABEL)
         whole_number("n", n, most=_MOST)
         engine = engine_of(self._source, self)
-        return await self._changed(engine, self._commands(engine).count_down(engine.token(), n))
+        return await self._changed(engine, self._steps(engine).count_down(engine.token(), n))
 
     async def reset(self, count: int | None = None, **unknown: Never) -> int:
         """Closes the latch again, with the same count or another one, and returns how many steps are left.
@@ -262,7 +262,7 @@ class Latch(AsyncOnly):
         reject_unknown("reset()", unknown, _LABEL)
         left = self._count if count is None else whole_number("count", count, most=_MOST)
         engine = engine_of(self._source, self)
-        return await self._changed(engine, self._commands(engine).reset(engine.token(), left))
+        return await self._changed(engine, self._steps(engine).reset(engine.token(), left))
 
     async def wait(self, *, blocking_timeout: Seconds | None = None, **unknown: Never) -> None:
         """Returns when the latch is open, or if it was opened since this call began.
@@ -289,17 +289,17 @@ class Latch(AsyncOnly):
         timeout = optional_seconds("blocking_timeout", blocking_timeout)
         engine = engine_of(self._source, self)
         with Wait(engine, _LABEL, self._name, timeout) as wait:
-            waiting = _Waiting(engine, self._commands(engine), min(BELL_TTL, self._ttl / 3), self._ttl)
+            waiting = _Waiting(engine, self._steps(engine), min(BELL_TTL, self._ttl / 3), self._ttl)
             await waiting.until_open(wait)
 
-    def _commands(self, engine: Context) -> LatchSteps:
+    def _steps(self, engine: Engine) -> LatchSteps:
         settings = engine.settings
         return LatchSteps(
             settings.prefix, self._name, self._count, milliseconds(self._ttl), known_ms=settings.known_ms
         )
 
     @staticmethod
-    async def _changed(engine: Context, command: Request[Counted]) -> int:
+    async def _changed(engine: Engine, command: Request[Counted]) -> int:
         # The server tells no session of its own step.
         counted = await engine.ask(command, told=engine.wake_own)
         return counted.left
@@ -325,14 +325,14 @@ class _Waiting:
         ttl: Seconds without any answer after which the latch is gone.
     """
 
-    __slots__ = ("_commands", "_ear", "_engine", "_longest", "_ttl")
+    __slots__ = ("_ear", "_engine", "_longest", "_steps", "_ttl")
 
-    def __init__(self, engine: Context, commands: LatchSteps, longest: float, ttl: float) -> None:
+    def __init__(self, engine: Engine, steps: LatchSteps, longest: float, ttl: float) -> None:
         self._engine = engine
-        self._commands = commands
+        self._steps = steps
         self._longest = longest
         self._ttl = ttl
-        self._ear = KeyListener(engine, commands.news)
+        self._ear = KeyListener(engine, steps.news)
 
     def end_with(self, error: LockError) -> None:
         """The session closes: the next request says so."""
@@ -354,7 +354,7 @@ class _Waiting:
             longest = self._longest
             try:
                 until = wait.patience()
-                question = functools.partial(engine.ask, self._commands.wait(opened), until=until)
+                question = functools.partial(engine.ask, self._steps.wait(opened), until=until)
                 look = await self._ear.listened(question, until=until)
             except BackendError as error:
                 away_for = engine.now() - answered_at
@@ -378,7 +378,7 @@ class _Waiting:
 
     def _tell_earlier(self, age: float) -> None:
         """It was open when this wait began: says so, if it was when this session did."""
-        engine, name = self._engine, self._commands.name
+        engine, name = self._engine, self._steps.name
         if age <= engine.elapsed(engine.began):
             return
         together.tell(

@@ -19,7 +19,7 @@ from ..lock import together
 from ..lock.acquirable import Acquirable
 from ..lock.again import Again
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.holders import described_in, who_in
 from ..lock.lease import Binding, Lease, LeaseState, Possession, QueuePolicy, Resource
 from ..lock.options import Metadata, Options, Seconds, reject_unknown, seconds
@@ -27,10 +27,10 @@ from ..lock.sources import Client
 from ..lock.wakeups import KeyListener
 from ..transport import BELL_TTL, Granted, Request, Script
 from ..transport.answers import fencing_token, kept, released, stolen, truth
-from ..transport.commands.base import SEAT_LENGTH
-from ..transport.commands.family import Family, Kind, Step
 from ..transport.faults import goes_on
 from ..transport.keys import key
+from ..transport.steps.base import SEAT_LENGTH
+from ..transport.steps.family import Family, Kind, Step
 from . import permits
 from .permits import PermitSteps
 
@@ -355,13 +355,13 @@ class Observer:
     the last one again when something beside it has changed.
     """
 
-    __slots__ = ("_commands", "_ear", "_engine", "_name", "_newest", "_told")
+    __slots__ = ("_ear", "_engine", "_name", "_newest", "_steps", "_told")
 
-    def __init__(self, engine: Context, name: str) -> None:
+    def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
-        self._commands = Observing(engine.settings.prefix, name)
+        self._steps = Observing(engine.settings.prefix, name)
         self._name = name
-        self._ear = KeyListener(engine, self._commands.news)
+        self._ear = KeyListener(engine, self._steps.news)
         self._newest: int | None = None  # the newest term that was told of, or was over when it began
         self._told: TermFound | None = None
 
@@ -381,9 +381,7 @@ class Observer:
         """The state on the server, or None where the server is away."""
         engine = self._engine
         try:
-            return await self._ear.listened(
-                lambda: engine.ask(self._commands.look(self._newest), patient=True)
-            )
+            return await self._ear.listened(lambda: engine.ask(self._steps.look(self._newest), patient=True))
         except BackendError as error:
             if not goes_on(error):
                 raise
@@ -778,7 +776,7 @@ class Leadership(Acquirable[Term]):
     def _lease_type(self) -> Callable[[Binding[Term], Possession, Granted], Term]:  # type: ignore[override]
         return functools.partial(Term, candidacy=self._candidacy, value=self._value)
 
-    def _beside(self, engine: Context) -> str:
+    def _beside(self, engine: Engine) -> str:
         if self._value is None:
             return ""
         engine.settings.user_json({"value": self._value})
@@ -788,8 +786,8 @@ class Leadership(Acquirable[Term]):
         super()._rename(names)
         self._candidacy = Candidacy()
 
-    def _resource(self, engine: Context) -> Resource:
-        commands = PermitSteps(
+    def _resource(self, engine: Engine) -> Resource:
+        steps = PermitSteps(
             engine.settings.prefix,
             KIND,
             self._name,
@@ -800,4 +798,4 @@ class Leadership(Acquirable[Term]):
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
-        return Resource(commands, (KIND, self._name), _MANNER)
+        return Resource(steps, (KIND, self._name), _MANNER)

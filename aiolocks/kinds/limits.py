@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from ..lock.acquirable import Acquirable
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Lease, QueuePolicy, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown, whole_number
 from ..lock.sources import Client
@@ -23,14 +23,14 @@ from ..transport.answers import (
     released,
     truth,
 )
-from ..transport.commands.base import SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
-from ..transport.commands.checks import of_others, wrong_types
-from ..transport.commands.family import Family, Kind, Step
-from ..transport.commands.listening import Listener
-from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
-from ..transport.commands.waits import Wanted
 from ..transport.keys import keys_of
 from ..transport.request import Request, Script
+from ..transport.steps.base import SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
+from ..transport.steps.checks import of_others, wrong_types
+from ..transport.steps.family import Family, Kind, Step
+from ..transport.steps.listening import Listener
+from ..transport.steps.snapshots import NO_CONTENT, Content, Holder, Snapshot
+from ..transport.steps.waits import Wanted
 from . import permits
 
 KIND: Final = "limits"
@@ -311,15 +311,15 @@ class Limits(Acquirable[Lease]):
             SessionClosedError: The session is closed.
         """
         engine = self._bind().engine
-        return (await engine.ask(self._commands(engine).used())).held
+        return (await engine.ask(self._steps(engine).used())).held
 
-    def _resource(self, engine: Context) -> Resource:
+    def _resource(self, engine: Engine) -> Resource:
         if self._templates is None:
             engine.names.used(self._keys)
-        commands = self._commands(engine)
-        return Resource(commands, (KIND, self._name, commands.line), _MANNER)
+        steps = self._steps(engine)
+        return Resource(steps, (KIND, self._name, steps.line), _MANNER)
 
-    def _commands(self, engine: Context) -> LimitSteps:
+    def _steps(self, engine: Engine) -> LimitSteps:
         return LimitSteps(
             engine.settings.prefix,
             self._name,

@@ -6,13 +6,13 @@ from typing import ClassVar, Final, Never, final
 
 from ..lock.acquirable import Acquirable
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown
 from ..lock.sources import Client
 from ..lock.tenure import KeptBinding
-from ..transport.commands.family import Kind
-from ..transport.commands.lock import LOCKS, KeptSteps, LockSteps
+from ..transport.steps.family import Kind
+from ..transport.steps.lock import LOCKS, KeptSteps, LockSteps
 
 KINDS: Final = (Kind(LOCKS, "lock", "Lock"),)
 
@@ -120,7 +120,7 @@ class Lock(Acquirable[Lease]):
     def _bound_as(self) -> str:
         return self._name
 
-    def _bound(self, engine: Context) -> Binding[Lease]:
+    def _bound(self, engine: Engine) -> Binding[Lease]:
         if not self._options.cache:
             return super()._bound(engine)
         return KeptBinding(
@@ -137,12 +137,12 @@ class Lock(Acquirable[Lease]):
         if self._options.cache:
             raise ValueError("a Lock with a cache= cannot steal: use one of the same name without it")
 
-    def _resource(self, engine: Context) -> Resource:
-        commands = (KeptSteps if self._options.cache else LockSteps)(
+    def _resource(self, engine: Engine) -> Resource:
+        steps = (KeptSteps if self._options.cache else LockSteps)(
             engine.settings.prefix,
             self._name,
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
         # The gate is shared with other kinds of the same name space: one holder for all of them.
-        return Resource(commands, ("lock", self._name))
+        return Resource(steps, ("lock", self._name))

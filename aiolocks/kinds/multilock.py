@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Never, cast, final
 from ..errors import ConfigurationError
 from ..lock.acquirable import Acquirable
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
 from ..lock.sources import Client
@@ -31,14 +31,14 @@ from ..transport.answers import (
     truth,
 )
 from ..transport.cluster.sagas import Adopting, Saga, SagaCommand, Taking, Together
-from ..transport.commands.base import FamilySteps, NameSteps
-from ..transport.commands.family import Family, Kind, Step
-from ..transport.commands.listening import Listener, listening
-from ..transport.commands.lock import FORCE_LOCK, read_locks, told_lock
-from ..transport.commands.snapshots import Holder
-from ..transport.commands.waits import Wanted
 from ..transport.keys import key, slot_of
 from ..transport.request import Request, Script
+from ..transport.steps.base import FamilySteps, NameSteps
+from ..transport.steps.family import Family, Kind, Step
+from ..transport.steps.listening import Listener, listening
+from ..transport.steps.lock import FORCE_LOCK, read_locks, told_lock
+from ..transport.steps.snapshots import Holder
+from ..transport.steps.waits import Wanted
 
 _MOST_NAMES: Final = 1000
 _ACQUIRE: Final = Script("multi_acquire", "forms", "bells", "fence", "locks", "seats", "recall")
@@ -377,24 +377,24 @@ class MultiLock(Acquirable[Lease]):
             kept.pass_by(self._names)
         return binding
 
-    def _beside(self, engine: Context) -> str:
+    def _beside(self, engine: Engine) -> str:
         return f',"names":{len(self._names)}' if len(self._names) > 1 else ""
 
-    def _resource(self, engine: Context) -> Resource:
+    def _resource(self, engine: Engine) -> Resource:
         make: Callable[..., NameSteps] = steps_of if engine.by_slot else SeveralSteps
-        commands = make(
+        steps = make(
             engine.settings.prefix,
             self._names,
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
-        if isinstance(commands, MultiSlotSteps) and not self._options.confirm:
+        if isinstance(steps, MultiSlotSteps) and not self._options.confirm:
             raise ConfigurationError(
                 f"confirm=False and names of several slots do not go together, here of {self._label} "
                 f"{self._name!r}: each slot is released by a request of its own; give the names a common "
                 "{hash tag}, or leave confirm out"
             )
-        return Resource(commands, ("multilock", self._names))
+        return Resource(steps, ("multilock", self._names))
 
 
 def _checked(names: object) -> tuple[str, ...]:

@@ -10,20 +10,20 @@ from typing import Any, ClassVar, Final, Never, Self, cast, final
 from ..errors import ConfigurationError
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Lease, QueuePolicy, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, flag, reject_unknown, whole_number
 from ..lock.sources import Client
 from ..transport.answers import Answer, Refused, answer, fencing_token, kept, released, stolen, truth
-from ..transport.commands.base import SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
-from ..transport.commands.checks import ID, TOKEN, after, not_ours, of_others, without_ttl, wrong_types
-from ..transport.commands.family import Family, Kind, Step
-from ..transport.commands.listening import Listener
-from ..transport.commands.snapshots import Content, Holder, Snapshot, of_nobody
-from ..transport.commands.snapshots import whole_number as number_in
-from ..transport.commands.waits import Wanted
 from ..transport.keys import keys_of
 from ..transport.request import Request, Script
+from ..transport.steps.base import SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
+from ..transport.steps.checks import ID, TOKEN, after, not_ours, of_others, without_ttl, wrong_types
+from ..transport.steps.family import Family, Kind, Step
+from ..transport.steps.listening import Listener
+from ..transport.steps.snapshots import Content, Holder, Snapshot, of_nobody
+from ..transport.steps.snapshots import whole_number as number_in
+from ..transport.steps.waits import Wanted
 
 SHARED: Final = ("forms", "bells", "fence", "queue", "permits")
 _ACQUIRE: Final = Script("permits_acquire", *SHARED)
@@ -435,7 +435,7 @@ class Semaphore(Acquirable[Lease]):
             SessionClosedError: The session is closed.
         """
         binding = self._bind()
-        return await binding.engine.ask(self._commands(binding.engine).available())
+        return await binding.engine.ask(self._steps(binding.engine).available())
 
     async def resize(self, value: int) -> None:
         """Sets how many permits there are, for all users of the name, and wakes waiters that may enter now.
@@ -459,7 +459,7 @@ class Semaphore(Acquirable[Lease]):
         number = whole_number("value", value, least=0, most=_MOST)
         engine = self._bind().engine
         wake_own = functools.partial(engine.bells.rung, "local")
-        await engine.ask(self._commands(engine).resize(number), told=wake_own)
+        await engine.ask(self._steps(engine).resize(number), told=wake_own)
 
     def _several(self, n: int) -> Self:
         """The same semaphore, of which `n` permits are one lease."""
@@ -474,11 +474,11 @@ class Semaphore(Acquirable[Lease]):
     def _bound_as(self) -> tuple[str, int, int, bool]:
         return self._name, self._permits, self._value, self._fair
 
-    def _resource(self, engine: Context) -> Resource:
+    def _resource(self, engine: Engine) -> Resource:
         gate_key = ("semaphore", self._name, self._permits, self._fair)
-        return Resource(self._commands(engine), gate_key, _FAIR if self._fair else _UNFAIR)
+        return Resource(self._steps(engine), gate_key, _FAIR if self._fair else _UNFAIR)
 
-    def _commands(self, engine: Context) -> PermitSteps:
+    def _steps(self, engine: Engine) -> PermitSteps:
         return PermitSteps(
             engine.settings.prefix,
             "semaphore",
@@ -574,8 +574,8 @@ class FairLock(Acquirable[Lease]):
     def _bound_as(self) -> str:
         return self._name
 
-    def _resource(self, engine: Context) -> Resource:
-        commands = PermitSteps(
+    def _resource(self, engine: Engine) -> Resource:
+        steps = PermitSteps(
             engine.settings.prefix,
             "fairlock",
             self._name,
@@ -585,7 +585,7 @@ class FairLock(Acquirable[Lease]):
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
-        return Resource(commands, ("fairlock", self._name), _ALONE)
+        return Resource(steps, ("fairlock", self._name), _ALONE)
 
 
 NEEDS: Final = ("hdel", "hexists", "hget", "hincrby", "hkeys", "hlen", "hset", "zrangebyscore", "zscore")

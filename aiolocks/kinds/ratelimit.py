@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Never, ParamSpec, Self, TypeAlias, Ty
 from .._tasks import empty_context
 from ..errors import ConfigurationError, LockError, LockTimeoutError, SessionClosedError
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.misuse import AsyncOnly
 from ..lock.naming import filled_in, names_of_calls, whole
 from ..lock.options import (
@@ -34,12 +34,12 @@ from ..lock.options import (
 )
 from ..lock.sources import Client, engine_of, source_of
 from ..transport import BELL_TTL, Fault, ignore
-from ..transport.commands.checks import TOKEN, of_others, without_ttl, wrong_types
-from ..transport.commands.family import Family, Kind
-from ..transport.commands.snapshots import Content, Snapshot
 from ..transport.keys import key as key_of
 from ..transport.keys import keys_of, slot_of
 from ..transport.request import Argument, Request, Script
+from ..transport.steps.checks import TOKEN, of_others, without_ttl, wrong_types
+from ..transport.steps.family import Family, Kind
+from ..transport.steps.snapshots import Content, Snapshot
 from .waits import Wait
 
 P = ParamSpec("P")
@@ -529,7 +529,7 @@ class _Line:
         *("_pause", "_polls_at", "_steps", "_timer", "_turns"),
     )
 
-    def __init__(self, engine: Context, steps: RateLimitSteps) -> None:
+    def __init__(self, engine: Engine, steps: RateLimitSteps) -> None:
         self._engine = engine
         self._steps = steps
         self._turns: dict[str, _Turn] = {}
@@ -544,7 +544,7 @@ class _Line:
         self._polls_at = 0.0
 
     @classmethod
-    def of(cls, engine: Context, steps: RateLimitSteps) -> _Line:
+    def of(cls, engine: Engine, steps: RateLimitSteps) -> _Line:
         """The line of a session, which exists as long as a turn is in it."""
         like = (_KIND, steps.bell)
         line: _Line | None = engine.gates.get(like)
@@ -574,7 +574,7 @@ class _Line:
         self._drop(turn)
 
     @staticmethod
-    def ends(engine: Context, steps: RateLimitSteps) -> bool:
+    def ends(engine: Engine, steps: RateLimitSteps) -> bool:
         """A request that has left gives up its place. Returns whether the bell is to end with it."""
         line: _Line | None = engine.gates.get((_KIND, steps.bell))
         if line is None or not line._turns:  # noqa: SLF001 - its own class
@@ -901,7 +901,7 @@ class _Limiting(AsyncOnly):
             self._amounts(n)
         return Weighed(self, n)
 
-    def _decision(self, engine: Context, answer: Answer, token: str | None) -> RateDecision:
+    def _decision(self, engine: Engine, answer: Answer, token: str | None) -> RateDecision:
         ((status, wait_us),) = answer.requests
         allowed = status == ADMITTED
         slept_us = wait_us if allowed else 0
@@ -911,7 +911,7 @@ class _Limiting(AsyncOnly):
         retry_after = 0.0 if allowed else wait_us / MICROSECOND
         return RateDecision(allowed, left, retry_after, full / MICROSECOND, settle)
 
-    async def _settle(self, engine: Context, token: str, actual: Amounts) -> RateDecision:
+    async def _settle(self, engine: Engine, token: str, actual: Amounts) -> RateDecision:
         amounts = self._amounts(actual, what="actual")
         settled = await engine.ask(self._steps(engine).settle(token, amounts), told=engine.wake_own)
         return self._decision(engine, Answer([(ADMITTED, 0)], settled.limits, hung=False, notes=()), token)
@@ -959,7 +959,7 @@ class _Limiting(AsyncOnly):
                 )
         return tuple(numbers[place] for place in range(len(self._buckets)))
 
-    def _steps(self, engine: Context) -> RateLimitSteps:
+    def _steps(self, engine: Engine) -> RateLimitSteps:
         engine.names.used((bucket.name for bucket in self._buckets), made_of=self._templates)
         settings = engine.settings
         like = (settings.prefix, engine.session_id, settings.command_timeout)
@@ -979,7 +979,7 @@ class _Limiting(AsyncOnly):
         self._made = like, steps
         return steps
 
-    def _tell_of_others(self, engine: Context, answer: Answer) -> None:
+    def _tell_of_others(self, engine: Engine, answer: Answer) -> None:
         """Tells of other figures of the same name, once each."""
         for note in answer.notes:
             sort, _, rest = note.partition(b" ")

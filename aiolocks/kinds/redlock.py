@@ -9,23 +9,23 @@ from typing import Any, ClassVar, Final, Never, TypeVar, cast, final
 
 from ..lock.acquirable import Acquirable
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Lease, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, reject_unknown, seconds
 from ..lock.sources import Client, client_of, is_session, joint_engine_of
 from ..transport import check_master, master_label
 from ..transport.answers import Answer, Kept, Refused, Released, truth
-from ..transport.commands.base import NameSteps
-from ..transport.commands.family import Kind
-from ..transport.commands.listening import listening
-from ..transport.commands.lock import LOCKS, VoteSteps, told_lock
-from ..transport.commands.snapshots import Holder
-from ..transport.commands.standing import SEATED, STAYING, WAITING
 from ..transport.quorum.acquiring import Acquiring, Newest
 from ..transport.quorum.keeping import Adopting, Carried, Renewing
 from ..transport.quorum.operations import Freeing, Listening, QuorumOperation, Voting
 from ..transport.quorum.quorum_commands import QuorumCommand, Settling
 from ..transport.request import Request, Script
+from ..transport.steps.base import NameSteps
+from ..transport.steps.family import Kind
+from ..transport.steps.listening import listening
+from ..transport.steps.lock import LOCKS, VoteSteps, told_lock
+from ..transport.steps.snapshots import Holder
+from ..transport.steps.standing import SEATED, STAYING, WAITING
 
 T = TypeVar("T")
 
@@ -270,18 +270,18 @@ class Redlock(Acquirable[Lease]):
     def _sources_(self) -> tuple[Any, ...]:
         return self._sources
 
-    def _engine(self) -> Context:
+    def _engine(self) -> Engine:
         return joint_engine_of(self._sources, self)
 
-    def _resource(self, engine: Context) -> Resource:
-        commands = RedlockSteps(
+    def _resource(self, engine: Engine) -> Resource:
+        steps = RedlockSteps(
             engine.settings.prefix,
             self._name,
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
             node_timeout=self._node_timeout,
         )
-        return Resource(commands, ("redlock", self._name))
+        return Resource(steps, ("redlock", self._name))
 
 
 def _node_timeout(value: Seconds | None, options: Options) -> float:

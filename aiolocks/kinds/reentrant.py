@@ -10,19 +10,19 @@ from typing import Any, ClassVar, Final, Never, Self, final
 
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, Possession, Resource
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, reject_unknown
 from ..lock.sources import Client
 from ..transport.answers import Answer, Granted, Refused, answer, fencing_token, kept, released, truth
-from ..transport.commands.base import FamilySteps, tells_no_end
-from ..transport.commands.family import Family, Kind, Step
-from ..transport.commands.listening import Listener
-from ..transport.commands.lock import FORCE_LOCK, read_locks, told_lock
-from ..transport.commands.snapshots import Holder
-from ..transport.commands.waits import Wanted
 from ..transport.keys import key, keys_of
 from ..transport.request import Script
+from ..transport.steps.base import FamilySteps, tells_no_end
+from ..transport.steps.family import Family, Kind, Step
+from ..transport.steps.listening import Listener
+from ..transport.steps.lock import FORCE_LOCK, read_locks, told_lock
+from ..transport.steps.snapshots import Holder
+from ..transport.steps.waits import Wanted
 
 _ids: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], str]] = weakref.WeakKeyDictionary()
 """The ids of tasks as owners: the same in every lock, so that any object for a name nests."""
@@ -271,8 +271,8 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         super()._rename(names)
         self._of_tasks = weakref.WeakKeyDictionary()
 
-    def _resource(self, engine: Context) -> Resource:
-        commands = ReentrantSteps(
+    def _resource(self, engine: Engine) -> Resource:
+        steps = ReentrantSteps(
             engine.settings.prefix,
             self._name,
             owner=self._owner,
@@ -284,7 +284,7 @@ class ReentrantLock(Acquirable[ReentrantLease]):
         # it may hold the lock already. A task is an owner in this process alone, and waits in one queue with
         # the tasks that want the simple lock.
         gate_key = ("lock", self._name, self._owner) if self._apart else ("lock", self._name)
-        return Resource(commands, gate_key)
+        return Resource(steps, gate_key)
 
 
 def _id_of(owner: str) -> str:

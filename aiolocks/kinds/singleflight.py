@@ -30,7 +30,7 @@ from ..lock import together
 from ..lock.acquirable import AS_CONFIGURED
 from ..lock.again import TakeOverError
 from ..lock.clock import NEVER, milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Lease
 from ..lock.naming import names_of_calls
 from ..lock.notes import note
@@ -221,7 +221,6 @@ class Making:
         "_anew",
         "_begun_in",
         "_binding",
-        "_commands",
         "_cost_ms",
         "_engine",
         "_grant_time",
@@ -231,6 +230,7 @@ class Making:
         "_made_at",
         "_runs",
         "_runs_of",
+        "_steps",
         "abandoned",
         "asked",
         "begun",
@@ -239,7 +239,7 @@ class Making:
         "ended_at",
     )
 
-    def __init__(self, engine: Context, call: Call, *, anew: int | None) -> None:
+    def __init__(self, engine: Engine, call: Call, *, anew: int | None) -> None:
         self._engine = engine
         self.call = call
         self._anew = anew
@@ -255,10 +255,10 @@ class Making:
             fingerprint=call.fingerprint,
             anew=anew,
         )
-        self._commands, self._binding = self._runs_of(ahead=call.keeping.ahead())
-        # The commands have this future, and not this object: a cycle would be left to the garbage collector.
+        self._steps, self._binding = self._runs_of(ahead=call.keeping.ahead())
+        # The steps have this future, and not this object: a cycle would be left to the garbage collector.
         self.busy: asyncio.Future[Any] = engine.loop.create_future()
-        self._commands.busy = self.busy
+        self._steps.busy = self.busy
         self.asked = engine.now()
         self._grant_time: GrantTime | None = None  # of the last run of ours
         self._made: Outcome | None = None  # the end of our own call
@@ -276,7 +276,7 @@ class Making:
 
     def endless(self) -> str:
         """That the run of another session has lost its ttl, and what frees it; empty where it has not."""
-        if not self._commands.no_end:
+        if not self._steps.no_end:
             return ""
         from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
 
@@ -322,7 +322,7 @@ class Making:
             if lease is None:
                 return None
             self._runs.add(lease.fencing_token)
-            self._grant_time = GrantTime(self._engine, self._commands.granted_at_us, lease)
+            self._grant_time = GrantTime(self._engine, self._steps.granted_at_us, lease)
             ended = await self._run(lease)
             if isinstance(ended, Outcome):
                 return self._own(ended)
@@ -345,8 +345,8 @@ class Making:
 
     def _ask_anew(self, *, replaces: int | None = None) -> None:
         """As a caller that was not told of any run yet; `replaces`: the value of that run is of no use."""
-        self._commands, self._binding = self._runs_of(ahead=self._keeping.ahead(), replaces=replaces)
-        self._commands.busy = self.busy
+        self._steps, self._binding = self._runs_of(ahead=self._keeping.ahead(), replaces=replaces)
+        self._steps.busy = self.busy
         self.asked = self._engine.now()
 
     def _own(self, outcome: Outcome) -> Outcome:
@@ -393,7 +393,7 @@ class Making:
     async def _told(self, lease: Lease, outcome: Outcome) -> bool:
         """Whether the run, which was not ended, has ended with that."""
         self._publish(lease, outcome)
-        command = self._commands.release(lease.token, milliseconds(lease.ttl))
+        command = self._steps.release(lease.token, milliseconds(lease.ttl))
         try:
             released = await self._engine.ask(command, told=self._engine.wake_own)
         except LockError:
@@ -404,7 +404,7 @@ class Making:
         """The outcome of the function; a cancellation of its task passes."""
         self.begun = True
         self._begun_in = lease.fencing_token
-        self._commands.tell_busy()
+        self._steps.tell_busy()
         began = self._engine.now()
         try:
             value, raised = await ended(
@@ -489,7 +489,7 @@ class Making:
             fresh_ms = max(0, fresh_ms)
         self._lasts = keep_ms / 1000
         pauses = self._anew is not None and outcome.tag != VALUE
-        self._commands.leave(
+        self._steps.leave(
             Leaving(
                 token=lease.token,
                 run=lease.fencing_token,
@@ -570,7 +570,7 @@ class Flight:
 
     def __init__(
         self,
-        engine: Context,
+        engine: Engine,
         slot: Hashable,
         making: Making,
         *,
@@ -734,7 +734,7 @@ def replaces() -> bool:
     return flight is not None and flight._anew is not None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - for this file
 
 
-async def share(engine: Context, call: Call, limit: float | None) -> Any:
+async def share(engine: Engine, call: Call, limit: float | None) -> Any:
     """The value of a key, for one caller; a value that is due is replaced in the background.
 
     `limit` is the seconds to wait for the run of another caller; None without end.
@@ -957,7 +957,7 @@ class SingleFlight:
         """
         name = lock_name(key, "key")
         engine = engine_of(self._source, self)
-        commands = FlightSteps(
+        steps = FlightSteps(
             engine.settings.prefix,
             "singleflight",
             name,
@@ -967,7 +967,7 @@ class SingleFlight:
             now=engine.now,
         )
         try:
-            return await engine.ask(commands.forget(engine.token()))
+            return await engine.ask(steps.forget(engine.token()))
         finally:
             # Until the answer, calls of this session may have been told of the old run.
             flight: Flight | None = engine.in_progress.get(("singleflight", name))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Never, TypeVa
 from ..errors import LockLostError
 from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, Possession, QueuePolicy, Resource
 from ..lock.misuse import no_attribute
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, optional_seconds, reject_unknown
@@ -34,14 +34,14 @@ from ..transport.answers import (
     released,
     truth,
 )
-from ..transport.commands.base import NO_SEAT, SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
-from ..transport.commands.checks import ID, after, not_ours, without_ttl, wrong_types
-from ..transport.commands.family import Family, Kind, Step
-from ..transport.commands.listening import Listener
-from ..transport.commands.snapshots import Content, Holder, Place, Snapshot, whole_number
-from ..transport.commands.waits import Wanted
 from ..transport.keys import keys_of
 from ..transport.request import Request, Script
+from ..transport.steps.base import NO_SEAT, SEAT_LENGTH, FamilySteps, NameSteps, tokens_told, told_all
+from ..transport.steps.checks import ID, after, not_ours, without_ttl, wrong_types
+from ..transport.steps.family import Family, Kind, Step
+from ..transport.steps.listening import Listener
+from ..transport.steps.snapshots import Content, Holder, Place, Snapshot, whole_number
+from ..transport.steps.waits import Wanted
 
 LeaseT = TypeVar("LeaseT", bound="SpanLease")
 
@@ -345,7 +345,7 @@ class SpanClass:
         """The name of it in messages."""
         return f"{self.lock}.{_MODES[span.mode]}"
 
-    def commands(self, engine: Context, name: str, span: Span, *, under: str = "") -> SpanSteps:
+    def steps(self, engine: Engine, name: str, span: Span, *, under: str = "") -> SpanSteps:
         """The steps of a span in a session, as an upgrade if it is `under` an upgradable's token."""
         return SpanSteps(
             engine.settings.prefix,
@@ -360,9 +360,9 @@ class SpanClass:
             interval=self.ends(span),
         )
 
-    def resource(self, engine: Context, name: str, span: Span, *, under: str = "") -> Resource:
-        commands = self.commands(engine, name, span, under=under)
-        return Resource(commands, (self.kind, name, span, under), _MANNERS[span.mode])
+    def resource(self, engine: Engine, name: str, span: Span, *, under: str = "") -> Resource:
+        steps = self.steps(engine, name, span, under=under)
+        return Resource(steps, (self.kind, name, span, under), _MANNERS[span.mode])
 
 
 class SpanLease(Lease):
@@ -413,8 +413,8 @@ class SpanLease(Lease):
                 raise RuntimeError(f"leave the upgrade first: {upgrade!r}")
         possession.ensure_here()
         possession.ensure_held()
-        commands = self._span_class.commands(engine, self.name, self._span)
-        changed = await engine.ask(commands.change(self.token, span), told=engine.wake_own, patient=True)
+        steps = self._span_class.steps(engine, self.name, self._span)
+        changed = await engine.ask(steps.change(self.token, span), told=engine.wake_own, patient=True)
         if not changed.held:
             possession.lose("the server no longer has it as the holder")
         possession.ensure_held()
@@ -496,7 +496,7 @@ class SpanLock(Acquirable[LeaseT]):
     def _lease_type(self) -> Callable[[Binding[LeaseT], Possession, Granted], LeaseT]:  # type: ignore[override]
         return functools.partial(self._span_lease_type, span_class=self._span_class, span=self._span)
 
-    def _resource(self, engine: Context) -> Resource:
+    def _resource(self, engine: Engine) -> Resource:
         return self._span_class.resource(engine, self._name, self._span)
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Final, Self, final
 from ..errors import DeadlockError
 from ..lock.blocks import TURNS_TO_CLOSE, held
 from ..lock.clock import NEVER
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Lease
 from ..lock.options import Options
 from .flights import GrantTime, Leaving, RunEnded, ended_at, runs
@@ -93,14 +93,14 @@ class TurnGroup:
       done, and the next of the remaining callers leads. Or the next caller leads.
     """
 
-    __slots__ = ("_asked", "_binding", "_commands", "_engine", "_grant_time", "_led", "_slot", "_waiting")
+    __slots__ = ("_asked", "_binding", "_engine", "_grant_time", "_led", "_slot", "_steps", "_waiting")
 
-    def __init__(self, engine: Context, slot: Hashable, name: str, options: Options) -> None:
+    def __init__(self, engine: Engine, slot: Hashable, name: str, options: Options) -> None:
         self._engine = engine
         self._slot = slot
         # Shared by all leaders, one after the other: a caller that waited for the first to lead knows the run
         # that it was told of.
-        self._commands, self._binding = runs(engine, "turn", "Turn", name, options=options, fingerprint="")
+        self._steps, self._binding = runs(engine, "turn", "Turn", name, options=options, fingerprint="")
         self._waiting: dict[asyncio.Future[bool], float] = {}  # by when they came
         self._led = False
         self._asked: float | None = None  # when the first leader came who asked what the next ones ask
@@ -145,7 +145,7 @@ class TurnGroup:
                 self._asked = came_at
             try:
                 lease = await self._binding.acquire(None)
-                self._grant_time = GrantTime(self._engine, self._commands.granted_at_us, lease)
+                self._grant_time = GrantTime(self._engine, self._steps.granted_at_us, lease)
                 lease.enter()
             except RunEnded as end:
                 at = ended_at(end, asked=self._asked)
@@ -173,7 +173,7 @@ class TurnGroup:
             return
         assert self._grant_time is not None
         made_at_us = self._grant_time.latest_us(0.0)
-        self._commands.leave(
+        self._steps.leave(
             Leaving(
                 token=lease.token,
                 run=lease.fencing_token,
@@ -198,7 +198,7 @@ class TurnGroup:
         for waiter, came_at in self._waiting.items():
             if not waiter.done() and came_at <= at:
                 waiter.set_result(False)
-        self._commands.begin_anew()
+        self._steps.begin_anew()
         self._asked = None
 
     def _pass_on(self) -> None:

@@ -10,18 +10,18 @@ from typing import Final, Never, final
 from ..errors import BackendError
 from ..lock.blocks import OpenBlocks, told_at_exit
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Releasing
 from ..lock.notes import note
 from ..lock.options import SHORTEST_TTL, Seconds, lock_name, reject_unknown, seconds
 from ..lock.shield import wait_shielded
 from ..lock.sources import Client, engine_of, source_of
 from ..transport.answers import NO_TTL, Released, released
-from ..transport.commands.checks import of_others, without_ttl, wrong_types
-from ..transport.commands.family import Family, Kind
-from ..transport.commands.snapshots import Content, Holder, Snapshot, whole_number
 from ..transport.keys import key
 from ..transport.request import MOST_KNOWN, Request, Script
+from ..transport.steps.checks import of_others, without_ttl, wrong_types
+from ..transport.steps.family import Family, Kind
+from ..transport.steps.snapshots import Content, Holder, Snapshot, whole_number
 
 _ENTER: Final = Script("turnstile_enter", "forms", "fence", moves=True)
 _END: Final = Script("turnstile_end", moves=True, frees=True)
@@ -155,12 +155,12 @@ class Turnstile:
     async def _enter(self) -> _Passage:
         engine = engine_of(self._source, self)
         settings, token = engine.settings, engine.token()
-        commands = TurnstileSteps(settings.prefix, self._name, known_ms=settings.known_ms)
+        steps = TurnstileSteps(settings.prefix, self._name, known_ms=settings.known_ms)
         call, entering = engine.start(
-            commands.enter(token, milliseconds(self._window)),
+            steps.enter(token, milliseconds(self._window)),
             until=engine.now() + settings.command_timeout,
         )
-        ending = commands.end(token)
+        ending = steps.end(token)
         try:
             place = await entering
         except BaseException:
@@ -207,7 +207,7 @@ class _Passage:
 
     __slots__ = ("_ending", "_engine", "_over_at", "place")
 
-    def __init__(self, engine: Context, ending: Request[Released], place: int, *, over_at: float) -> None:
+    def __init__(self, engine: Engine, ending: Request[Released], place: int, *, over_at: float) -> None:
         self._engine = engine
         self._ending = ending
         self._over_at = over_at

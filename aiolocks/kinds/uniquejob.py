@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Never, Self, TypeVar, final, get_args, o
 from ..errors import ConfigurationError, DuplicateJobError, SessionClosedError
 from ..lock.acquirable import Pending, gives_pending
 from ..lock.clock import milliseconds
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, Possession, QueuePolicy, Resource
 from ..lock.options import (
     SHORTEST_TTL,
@@ -33,14 +33,14 @@ from ..lock.options import (
 from ..lock.sources import Client, engine_of, source_of
 from ..transport import Granted
 from ..transport.answers import NO_TTL, Answer, Refused, Released, answer, released, truth
-from ..transport.commands.base import SEAT_LENGTH
-from ..transport.commands.checks import of_others, wrong_types
-from ..transport.commands.family import Family, Kind, Step
-from ..transport.commands.listening import Listener
-from ..transport.commands.snapshots import NO_CONTENT, Content, Holder, Snapshot
-from ..transport.commands.standing import leave_letters, letters
 from ..transport.keys import key, keys_of
 from ..transport.request import MOST_KNOWN, Argument, Request, Script
+from ..transport.steps.base import SEAT_LENGTH
+from ..transport.steps.checks import of_others, wrong_types
+from ..transport.steps.family import Family, Kind, Step
+from ..transport.steps.listening import Listener
+from ..transport.steps.snapshots import NO_CONTENT, Content, Holder, Snapshot
+from ..transport.steps.standing import leave_letters, letters
 from .permits import (
     FORCE_PERMITS,
     NEEDS,
@@ -416,7 +416,7 @@ def ticket_for(key: str, mode: Mode, ttl: Seconds, on_conflict: OnConflict) -> T
     return Ticket.new(key, mode, milliseconds(seconds("ttl", ttl, least=SHORTEST_TTL)))
 
 
-async def take_key(engine: Context, ticket: Ticket, options: Options, *, replace: bool) -> int | None:
+async def take_key(engine: Engine, ticket: Ticket, options: Options, *, replace: bool) -> int | None:
     """None, or the milliseconds for which another ticket has it.
 
     Cancelled, or failed, it leaves the key as it was before: an answer that comes late is undone, for as
@@ -527,7 +527,7 @@ class JobLease(Lease):
 
 
 def run(
-    engine: Context,
+    engine: Engine,
     key: str,
     lease_type: LeaseType[LeaseT],
     options: Options,
@@ -559,7 +559,7 @@ def run(
 
 
 def bound(
-    engine: Context,
+    engine: Engine,
     key: str,
     lease_type: LeaseType[LeaseT],
     options: Options,
@@ -570,7 +570,7 @@ def bound(
     caller: str = "",
 ) -> Binding[LeaseT]:
     """How a slot of a job is acquired in one session: by all its callers, or by that one."""
-    commands = JobSteps(
+    steps = JobSteps(
         engine.settings.prefix,
         key,
         limit=limit,
@@ -583,7 +583,7 @@ def bound(
     )
     one, several = (_ONE, _SEVERAL) if ticket_run is None else (_ONE_TICKET, _TICKETS)
     policy = one if limit == 1 else several
-    resource = Resource(commands, ("uniquejob", key, caller, limit), policy)
+    resource = Resource(steps, ("uniquejob", key, caller, limit), policy)
     return Binding(engine, resource, lease_type, label="UniqueJob", name=key, options=options)
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from ..errors import BackendError, LockTimeoutError
-from ..lock.context import Context
+from ..lock.engine import Engine
 from ..lock.events import how_it_ended
 from ..transport import too_soon
 
@@ -29,7 +29,7 @@ class Wait:
 
     __slots__ = ("_began", "_label", "_name", "_told", "engine", "timeout")
 
-    def __init__(self, engine: Context, label: str, name: str, timeout: float | None) -> None:
+    def __init__(self, engine: Engine, label: str, name: str, timeout: float | None) -> None:
         self.engine = engine
         self._label = label
         self._name = name

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from traceback import StackSummary
 
     from ..transport import Granted
-    from .context import Context
+    from .engine import Engine
     from .lease import Possession, Resource
 
 
@@ -242,10 +242,10 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         return f"<{type(self).__name__} {self._name!r} ttl={self._options.ttl:g}>"
 
     @abstractmethod
-    def _resource(self, engine: Context) -> Resource:
+    def _resource(self, engine: Engine) -> Resource:
         """The name in a session."""
 
-    def _beside(self, engine: Context) -> str:
+    def _beside(self, engine: Engine) -> str:
         """The fields that this kind adds to the metadata of its leases, as JSON with a comma before each."""
         return ""
 
@@ -306,7 +306,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
         """
         return self._renamed(filled_in(self._as_templates(), fields))
 
-    def _engine(self) -> Context:
+    def _engine(self) -> Engine:
         """The engine that does the work in the running event loop."""
         return engine_of(self._source, self)
 
@@ -435,7 +435,7 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
             self._binding = binding
         return binding
 
-    def _bound(self, engine: Context) -> Binding[LeaseT]:
+    def _bound(self, engine: Engine) -> Binding[LeaseT]:
         return Binding(
             engine,
             self._resource(engine),

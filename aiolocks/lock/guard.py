@@ -33,7 +33,7 @@ from .._tasks import empty_context
 from .events import within
 
 if TYPE_CHECKING:
-    from .context import GuardMode
+    from .engine import GuardMode
     from .renewal import Watch
 
 GUARD_MODES: Final = ("log", "exit", None)

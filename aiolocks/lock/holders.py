@@ -11,7 +11,7 @@ from .._holders import HolderInfo
 
 if TYPE_CHECKING:
     from ..transport import Refused
-    from ..transport.commands.snapshots import Holder
+    from ..transport.steps.snapshots import Holder
     from .lease import Claim, Possession
 
 _ID_LENGTH: Final = 12
@@ -100,7 +100,7 @@ def told_by(kind: str, claim: Claim, refused: Refused, now: float) -> tuple[Hold
     """
     now_us = int(refused.told[0]) if refused.told else 0
     since = max(0.0, now - refused.heard)
-    holders = {holder.tokens: holder for holder in claim.commands.holders(refused)}
+    holders = {holder.tokens: holder for holder in claim.steps.holders(refused)}
     return tuple(
         holder_info(kind, holder, now_us, described_in(holder.metadata) or {}, since=since)
         for holder in sorted(holders.values(), key=lambda one: one.fencing_token or 0)

@@ -56,7 +56,7 @@ from ..transport import (
     ignore,
 )
 from ..transport.answers import FREED_ALONE
-from ..transport.commands.base import NameSteps
+from ..transport.steps.base import NameSteps
 from . import process
 from .backoff import SILENT
 from .blocks import told_at_exit
@@ -83,9 +83,9 @@ from .waiter import Acquiring, Attempt, Stage, Waiter
 
 if TYPE_CHECKING:
     from .._holders import HolderInfo
-    from ..transport.commands.waits import Wanted
+    from ..transport.steps.waits import Wanted
     from .blocks import Inside
-    from .context import Context
+    from .engine import Engine
     from .options import Options
 
 
@@ -137,21 +137,21 @@ class Resource:
     """The thing that a lock describes, in one session.
 
     Attributes:
-        commands: How it is asked for.
+        steps: How it is asked for.
         gate_key: The tasks of a session that ask for things of one gate key stand in one queue.
         policy: How these tasks stand to each other.
     """
 
-    __slots__ = ("commands", "gate_key", "policy")
+    __slots__ = ("gate_key", "policy", "steps")
 
-    def __init__(self, commands: NameSteps, gate_key: Hashable, policy: QueuePolicy = SIMPLE) -> None:
-        self.commands = commands
+    def __init__(self, steps: NameSteps, gate_key: Hashable, policy: QueuePolicy = SIMPLE) -> None:
+        self.steps = steps
         self.gate_key = gate_key
         self.policy = policy
 
     def give_up(self, *, seat: str = "", leave: bool = False) -> Request[Released]:
         """The release of a token that holds nothing: it gives up the seat, and wakes other waiters."""
-        return self.commands.release(seat, 1000, leave=leave)
+        return self.steps.release(seat, 1000, leave=leave)
 
 
 class Claim:
@@ -159,13 +159,13 @@ class Claim:
 
     Attributes:
         at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
-        commands: How it is asked for.
+        steps: How it is asked for.
         metadata: The metadata of the lease, as JSON.
         ttl_ms: The ttl of the last request.
     """
 
     at_least_ms = 0
-    commands: NameSteps
+    steps: NameSteps
     metadata: str
     token: str
     ttl_ms: int
@@ -177,69 +177,69 @@ class Claim:
 
     @property
     def owner(self) -> str:
-        return self.commands.owner(self.token)
+        return self.steps.owner(self.token)
 
     @property
     def nests(self) -> bool:
-        return self.commands.nests
+        return self.steps.nests
 
     def excluded_by(self, own: Sequence[Claim], refused: Refused) -> bool:
         """Whether these possessions exclude it for as long as they are held, as a refusal shows."""
-        theirs = [(claim.commands, claim.token) for claim in own]
-        return self.commands.excluded_by(theirs, refused)
+        theirs = [(claim.steps, claim.token) for claim in own]
+        return self.steps.excluded_by(theirs, refused)
 
     def endless(self, refused: Refused | None, prefix: str) -> str:
         """That a key has lost its ttl, and what frees it, if a refusal tells of that; else empty."""
-        name = "" if refused is None else self.commands.endless(refused)
+        name = "" if refused is None else self.steps.endless(refused)
         if not name:
             return ""
         from .._holders import without_ttl  # noqa: PLC0415 - rare, and an import takes its time
 
-        return without_ttl(name, prefix, self.commands.freed_on)
+        return without_ttl(name, prefix, self.steps.freed_on)
 
     def wanted(self) -> Wanted | None:
-        return self.commands.wanted()
+        return self.steps.wanted()
 
     def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
         self.ttl_ms = ttl_ms
-        return self.commands.acquire(self.token, ttl_ms, self.metadata, standing)
+        return self.steps.acquire(self.token, ttl_ms, self.metadata, standing)
 
     def listener(self) -> Listener | Request[int]:
-        return self.commands.listener(self.token)
+        return self.steps.listener(self.token)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
         """`watch`: the server is to tell of what changes after it; `changed`: it has told just now."""
         self.ttl_ms = ttl_ms
-        renew = self.commands.renew_changed if changed else self.commands.renew
+        renew = self.steps.renew_changed if changed else self.steps.renew
         command = renew(self.token, ttl_ms)
         if watch:
-            self.commands.watch(command)
+            self.steps.watch(command)
         return command
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
         """Takes back a grant at once: nothing was run under it."""
-        return self.commands.release(self.token, self.ttl_ms, ring=ring, leave=leave)
+        return self.steps.release(self.token, self.ttl_ms, ring=ring, leave=leave)
 
     def ending(self, *, ring: bool = True) -> Request[Released]:
         """Lets go after something was run under it."""
         if not self.at_least_ms:
-            return self.commands.release(self.token, self.ttl_ms, ring=ring)
-        return self.commands.end(self.token, self.ttl_ms, self.at_least_ms, ring=ring)
+            return self.steps.release(self.token, self.ttl_ms, ring=ring)
+        return self.steps.end(self.token, self.ttl_ms, self.at_least_ms, ring=ring)
 
     def settle(self) -> Request[None] | None:
         """Before it is handed over: nothing may be created for its token any more. None if nothing can be."""
-        return self.commands.settle(self.token, self.ttl_ms)
+        return self.steps.settle(self.token, self.ttl_ms)
 
     def annotate(self, fields: Mapping[str, Any]) -> Request[bool]:
         """Changes these fields of what stands beside it; the other fields stay."""
         self.metadata = json.dumps({**json.loads(self.metadata), **fields}, separators=(",", ":"))
-        return self.commands.annotate(self.token, self.metadata)
+        return self.steps.annotate(self.token, self.metadata)
 
     def owned(self, *, watch: bool = False) -> Request[bool]:
         """`watch`: as of a renewal."""
-        command = self.commands.owned(self.token)
+        command = self.steps.owned(self.token)
         if watch:
-            self.commands.watch(command)
+            self.steps.watch(command)
         return command
 
 
@@ -513,7 +513,7 @@ class Releasing:
     _on_end: Callable[[Releasing], None] | None = None
     _repeated = False
     _waiters: list[asyncio.Future[None]] | None = None
-    engine: Context
+    engine: Engine
     fault: Fault | None = None
     freed = False
     overtaken = False  # the next request came before: the server did not know the script
@@ -522,7 +522,7 @@ class Releasing:
 
     def __init__(
         self,
-        engine: Context,
+        engine: Engine,
         command: Request[Released],
         *,
         until: float,
@@ -622,7 +622,7 @@ class Possession(BodyScope, Releasing, Claim):
     - it has a watch from the grant until it ends or a release is sent, and is renewed only by that;
     - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
     - while the server has not confirmed a release for which no exit waits, the session knows of it
-      (`Context.unconfirmed`);
+      (`Engine.unconfirmed`);
     - a lease that was lost is taken back, at most once: the server may still have it, or have it again;
     - the context of its acquire is kept until its end was told, and no longer.
 
@@ -683,7 +683,7 @@ class Possession(BodyScope, Releasing, Claim):
     def __init__(self, target: Binding[Any], token: str | None = None) -> None:
         self.target = target
         self.engine = engine = target.engine
-        self.commands = steps = target.resource.commands
+        self.steps = steps = target.resource.steps
         self.token = steps.new_token("", engine.token()) if token is None else token
         self.metadata = engine.describe(target.user_json, target.beside)
         self.at_least_ms = target.options.at_least_ms
@@ -700,7 +700,7 @@ class Possession(BodyScope, Releasing, Claim):
     @property
     def interval(self) -> tuple[float, float] | None:
         """What it holds of a range, as users see it."""
-        return self._interval or self.commands.interval
+        return self._interval or self.steps.interval
 
     @property
     def shares_token(self) -> bool:
@@ -724,8 +724,8 @@ class Possession(BodyScope, Releasing, Claim):
     def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
         self.ttl_ms = ttl_ms
         if not self.seizes:
-            return self.commands.acquire(self.token, ttl_ms, self.metadata, standing)
-        command = self.commands.steal(self.token, ttl_ms, self.metadata)
+            return self.steps.acquire(self.token, ttl_ms, self.metadata, standing)
+        command = self.steps.steal(self.token, ttl_ms, self.metadata)
         read = command.parse
 
         def parse(raw: Any) -> Answer:
@@ -753,7 +753,7 @@ class Possession(BodyScope, Releasing, Claim):
         # As `Request.ask`.
         request.on_reply = self._answered
         request.on_fault = self._unanswered
-        patience = self.commands.hasty or options.ttl
+        patience = self.steps.hasty or options.ttl
         request.until = started + (patience if blocking_timeout is None else blocking_timeout)
         request.on_late = engine.wake_own
         engine.waiting[self] = None
@@ -845,7 +845,7 @@ class Possession(BodyScope, Releasing, Claim):
         """Its task has it now. False: too little time is left, as of a lease that was handed on."""
         engine, sent = self.engine, grant.sent
         ahead = clocks.steady() - engine.now()
-        if ahead - (grant.sent_steady - sent) > READING:  # as `Context.timed`
+        if ahead - (grant.sent_steady - sent) > READING:  # as `Engine.timed`
             sent, ahead = engine.timed(sent, grant.sent_steady)
         self.fencing_token = grant.fencing_token
         self.granted_at = sent
@@ -1347,7 +1347,7 @@ class Lease(AsyncOnly):
     @property
     def _names(self) -> tuple[str, ...]:
         """The names that it holds; several of a `MultiLock`."""
-        return tuple(self._possession.claim.commands.names) or (self.name,)
+        return tuple(self._possession.claim.steps.names) or (self.name,)
 
     @property
     def name(self) -> str:
@@ -1665,7 +1665,7 @@ class Binding(Generic[LeaseT]):
 
     def __init__(
         self,
-        engine: Context,
+        engine: Engine,
         resource: Resource,
         lease_type: Callable[[Binding[LeaseT], Possession, Granted], LeaseT],
         *,
@@ -1838,16 +1838,16 @@ class Binding(Generic[LeaseT]):
         kept = self.gate.kept
         if kept is not None and kept.idle and kept.lasts:
             return False  # only this session keeps it, and no task uses it: a task of it that asks has it
-        return await self.engine.ask(self.resource.commands.locked())
+        return await self.engine.ask(self.resource.steps.locked())
 
     async def adopt(self, old: str, at_least_ms: int, number: int = 0) -> LeaseT:
-        engine, options, commands = self.engine, self.options, self.resource.commands
+        engine, options, steps = self.engine, self.options, self.resource.steps
         at_least_ms = max(at_least_ms, options.at_least_ms)
         check_at_least(at_least_ms, options.first_ttl_ms)
-        new = commands.new_token(old, engine.token())
+        new = steps.new_token(old, engine.token())
         metadata = engine.describe(self.user_json, self.beside)
         ttl_ms = options.first_ttl_ms
-        adopt = partial(commands.adopt_kept, number=number) if number else commands.adopt
+        adopt = partial(steps.adopt_kept, number=number) if number else steps.adopt
         call, adopted = engine.start(
             adopt(old, new, ttl_ms, metadata),
             until=engine.now() + engine.settings.command_timeout,

@@ -31,8 +31,8 @@ from .waiter import Waiter
 
 if TYPE_CHECKING:
     from ..transport import Granted, Refused, Request
-    from ..transport.commands.base import NameSteps
-    from .context import Context
+    from ..transport.steps.base import NameSteps
+    from .engine import Engine
     from .lease import Possession, Resource
     from .tenure import Tenure
 
@@ -182,13 +182,13 @@ class Here:
         """It was granted, or adopted."""
         if self.first is None:
             self.first = lease.token
-            self.steps = lease.commands
+            self.steps = lease.steps
             self.lease_ref = weakref.ref(lease)
             self.closed = self._exclusive
         elif self.first != lease.token:
             if self.also is None:
                 self.also = {}
-            self.also[lease.token] = lease.commands, weakref.ref(lease)
+            self.also[lease.token] = lease.steps, weakref.ref(lease)
 
     def remove(self, token: str) -> bool:
         """Whether it did hold."""
@@ -292,14 +292,14 @@ class Gate:
     )
 
     @staticmethod
-    def of(engine: Context, resource: Resource) -> Gate:
+    def of(engine: Engine, resource: Resource) -> Gate:
         """The one gate of a session for all tasks that want the same thing."""
         gate: Gate | None = engine.gates.get(resource.gate_key)
         if gate is None:
             gate = engine.gates[resource.gate_key] = Gate(engine, resource)
         return gate
 
-    def __init__(self, engine: Context, resource: Resource) -> None:
+    def __init__(self, engine: Engine, resource: Resource) -> None:
         self._engine = engine
         self._resource = resource
         self.policy = resource.policy
@@ -455,7 +455,7 @@ class Gate:
         turns.begin(others, now)
         if here.first is None:  # as `Here.add`
             here.first = lease.token
-            here.steps = lease.commands
+            here.steps = lease.steps
             here.lease_ref = weakref.ref(lease)
             here.closed = self.policy.exclusive
         else:
@@ -566,7 +566,7 @@ class Gate:
         self.refusal = None
         self.here.add(lease)
         if self.policy.exclusive:
-            if self._nesting and lease.commands.nests:
+            if self._nesting and lease.steps.nests:
                 self._admit_owners()
         else:
             self._turns.owed = owed  # permits that came back meanwhile were not granted
@@ -774,7 +774,7 @@ class Gate:
 
     def place_of_use(self, seconds: float) -> float:
         """Seconds for which the request that gives it up is of use: `seconds`, if no place is taken."""
-        return max(seconds, self._resource.commands.lingers) if self.place_taken else seconds
+        return max(seconds, self._resource.steps.lingers) if self.place_taken else seconds
 
     def _give_up(self, seconds: float, *, seat: str = "", leave: bool = False) -> None:
         """The server is told of what no token holds: a seat that is empty, or a turn that is owed."""
@@ -786,7 +786,7 @@ class Gate:
     @property
     def bells(self) -> tuple[bytes, ...]:
         """The keys by which it is known; several where it waits in several slots."""
-        return self._resource.commands.all_bells
+        return self._resource.steps.all_bells
 
     @property
     def armed(self) -> bool:

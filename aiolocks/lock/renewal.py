@@ -22,7 +22,7 @@ from .process import current_pid
 
 if TYPE_CHECKING:
     from ..transport import Script
-    from .context import Context
+    from .engine import Engine
     from .events import Events
     from .lease import Possession
     from .options import Options
@@ -522,7 +522,7 @@ class Convoys:
 
     __slots__ = ("_engine", "_gathered", "_possible", "companies", "hears")
 
-    def __init__(self, engine: Context) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = weakref.ref(engine)
         self._gathered: dict[tuple[Script, float], list[Possession]] = {}
         self._possible = False
@@ -537,7 +537,7 @@ class Convoys:
 
     def take(self, possession: Possession) -> bool:
         """Whether the lease is renewed with other leases, when `send` is called."""
-        script = possession.commands.renewed_by
+        script = possession.steps.renewed_by
         if script is None or not self._possible:
             return False
         alike = (script, possession.term.ttl)
@@ -559,7 +559,7 @@ class Convoys:
         self.companies.clear()
         return convoys
 
-    def _send(self, engine: Context, gathered: list[Possession]) -> list[Convoy | Renewal]:
+    def _send(self, engine: Engine, gathered: list[Possession]) -> list[Convoy | Renewal]:
         watches = [possession.watch for possession in gathered]
         convoys: list[Convoy | Renewal] = []
         still: list[Watch] = []
@@ -597,7 +597,7 @@ class Convoys:
         return company if full and company == watches[at : at + len(company)] else None
 
     def _together(
-        self, engine: Context, watches: list[Watch], members: list[Possession], renewals: list[Request[Kept]]
+        self, engine: Engine, watches: list[Watch], members: list[Possession], renewals: list[Request[Kept]]
     ) -> Convoy | Renewal:
         if len(watches) == 1:
             return watches[0].renew_alone(members[0], renewals[0])
@@ -625,7 +625,7 @@ class Convoy:
 
     def __init__(
         self,
-        engine: Context,
+        engine: Engine,
         watches: list[Watch],
         members: list[Possession],
         renewals: list[Request[Kept]],

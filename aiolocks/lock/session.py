@@ -28,10 +28,10 @@ from ..transport import (
     place,
 )
 from ..transport import Protocol as RespVersion
-from ..transport.commands.family import kinds
+from ..transport.steps.family import kinds
 from . import mixed_prefixes
 from .backoff import Backoff
-from .context import Context, GuardMode, OnDeadlock, Search, SessionOptions, Settings, Wakeup
+from .engine import Engine, GuardMode, OnDeadlock, Search, SessionOptions, Settings, Wakeup
 from .events import Events
 from .guard import GUARD_MODES, ward
 from .leaving import Release
@@ -119,16 +119,16 @@ class JointEngines:
     __slots__ = ("_led", "all")
 
     def __init__(self) -> None:
-        self.all: weakref.WeakSet[Context] = weakref.WeakSet()
+        self.all: weakref.WeakSet[Engine] = weakref.WeakSet()
         # The engines that this session leads, which have its settings, and for which sessions.
-        self._led: list[tuple[tuple[weakref.ref[object], ...], Context]] = []
+        self._led: list[tuple[tuple[weakref.ref[object], ...], Engine]] = []
 
     @property
-    def led(self) -> list[Context]:
+    def led(self) -> list[Engine]:
         """The engines that this session leads."""
         return [engine for _, engine in self._led]
 
-    def led_for(self, sessions: tuple[object, ...]) -> Context | None:
+    def led_for(self, sessions: tuple[object, ...]) -> Engine | None:
         """The engine that this session leads for exactly these sessions, if it can be used in this loop."""
         members = tuple(map(weakref.ref, sessions))
         for those, engine in self._led:
@@ -136,7 +136,7 @@ class JointEngines:
                 return engine
         return None
 
-    def lead(self, sessions: tuple[object, ...], engine: Context) -> None:
+    def lead(self, sessions: tuple[object, ...], engine: Engine) -> None:
         """This session is the first of these; a session that has gone will not come again."""
         self._led = [
             (those, other)
@@ -149,15 +149,15 @@ class JointEngines:
 class Operators(Protocol):
     """What `aiolocks.inspect` adds to a session: it looks at locks from outside, and knows all kinds."""
 
-    def inspect(self, context: Context, pattern: str, /) -> Coroutine[Any, Any, list[LockInfo]]: ...
+    def inspect(self, engine: Engine, pattern: str, /) -> Coroutine[Any, Any, list[LockInfo]]: ...
 
-    def deadlocks(self, context: Context, /) -> Coroutine[Any, Any, list[Deadlock]]: ...
+    def deadlocks(self, engine: Engine, /) -> Coroutine[Any, Any, list[Deadlock]]: ...
 
     def force_release(
-        self, context: Context, name: str, kind: str | None, /, *, by: str | None
+        self, engine: Engine, name: str, kind: str | None, /, *, by: str | None
     ) -> Coroutine[Any, Any, list[LockInfo]]: ...
 
-    def Detector(self, context: Context, /) -> Search: ...  # noqa: N802 - a class
+    def Detector(self, engine: Engine, /) -> Search: ...  # noqa: N802 - a class
 
 
 _operators: Callable[[], Operators]
@@ -169,8 +169,8 @@ def use_operators(load: Callable[[], Operators]) -> None:
     _operators = load
 
 
-def _search(context: Context) -> Search:
-    return _operators().Detector(context)
+def _search(engine: Engine) -> Search:
+    return _operators().Detector(engine)
 
 
 _BACKOFF: Final = Backoff()
@@ -305,7 +305,7 @@ class Session(AsyncOnly):
         )
         self._settings.user_json(self._settings.metadata)
         self._events = Events(listeners)
-        self._engine: Context | None = None  # from the first use on
+        self._engine: Engine | None = None  # from the first use on
         self._joint = JointEngines()
         self._closed_unused: bool = False
 
@@ -576,7 +576,7 @@ class Session(AsyncOnly):
             state = f"held={len(engine.watchdog)} waiting={len(engine.waiting)}"
         return f"<Session prefix={self._settings.prefix!r} {state}>"
 
-    def _has(self, engine: Context) -> bool:
+    def _has(self, engine: Engine) -> bool:
         return engine is self._engine or engine in self._joint.all
 
     def _rest(self) -> None:
@@ -587,8 +587,8 @@ class Session(AsyncOnly):
     def _open(self) -> bool:
         return not self._closed_unused if self._engine is None else self._engine.usable
 
-    def _begin(self, connect_to: Callable[..., Transport]) -> Context:
-        """A new context with the settings of this session: builds the parts, and joins them."""
+    def _begin(self, connect_to: Callable[..., Transport]) -> Engine:
+        """A new engine with the settings of this session: builds the parts, and joins them."""
         loop, settings, events = running_loop(), self._settings, self._events
         session_id = secrets.token_hex(8)
         resumption = Resumption(loop)
@@ -607,7 +607,7 @@ class Session(AsyncOnly):
         kept = Keep(loop, events)
         kept.tracked = tracked
         bells.ring_over(transport)
-        context = Context(
+        engine = Engine(
             loop,
             settings,
             events,
@@ -620,10 +620,10 @@ class Session(AsyncOnly):
             make_search=_search,
             kept=kept,
         )
-        watchdog.convoys = Convoys(context)
-        return context
+        watchdog.convoys = Convoys(engine)
+        return engine
 
-    def _usable_engine(self) -> Context:
+    def _usable_engine(self) -> Engine:
         if self._closed_unused:
             raise SessionClosedError("the session is closed: use a session that is open")
         if self._own is not None and (engine := self._engine) and engine.left_behind and not engine.closing:
@@ -667,7 +667,7 @@ class Session(AsyncOnly):
         finally:
             self._own, self._engine, self._joint, self._closed_unused = before
 
-    def _lead(self, sessions: tuple[Session, ...]) -> Context:
+    def _lead(self, sessions: tuple[Session, ...]) -> Engine:
         """The engine that does the work for several sessions at once, of which this is the first."""
         for session in sessions:
             session._usable_engine()  # noqa: SLF001 - its own class, in this method

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeGuard
 from ..errors import SessionClosedError
 from ..transport import check_client, place
 from . import mixed_prefixes
-from .context import Context, Settings
+from .engine import Engine, Settings
 
 DEFAULT_SESSIONS: Final = "_aiolocks_sessions"
 """Attribute of a client under which its default sessions live exactly as long as it does."""
@@ -43,11 +43,11 @@ class _Session(Protocol):
         """The default session of a client."""
         ...
 
-    def _usable_engine(self) -> Context: ...
+    def _usable_engine(self) -> Engine: ...
 
-    def _has(self, engine: Context) -> bool: ...
+    def _has(self, engine: Engine) -> bool: ...
 
-    def _lead(self, sessions: tuple[Any, ...]) -> Context: ...
+    def _lead(self, sessions: tuple[Any, ...]) -> Engine: ...
 
 
 Client = AsyncClient | _Session
@@ -81,8 +81,8 @@ def source_of(client: Client) -> Any:
     return client
 
 
-def engine_of(source: Any, used_by: object = None) -> Context:
-    """The context of a session, or of the default session of a client.
+def engine_of(source: Any, used_by: object = None) -> Engine:
+    """The engine of a session, or of the default session of a client.
 
     Args:
         source: The session or the client.
@@ -95,8 +95,8 @@ def engine_of(source: Any, used_by: object = None) -> Context:
     return _session_for(source, used_by)._usable_engine()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
 
 
-def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Context:
-    """The context that several sessions, or default sessions of clients, have together.
+def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
+    """The engine that several sessions, or default sessions of clients, have together.
 
     It has the settings of the first, is the same for the same ones on the same event loop, and ends with any
     of them.
@@ -109,8 +109,8 @@ def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Context:
     return sessions[0]._lead(sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the other door
 
 
-def works_for(source: Any, engine: Context) -> bool:
-    """Whether that context is of this session, or of a default session of this client."""
+def works_for(source: Any, engine: Engine) -> bool:
+    """Whether that engine is of this session, or of a default session of this client."""
     sessions = (source,) if is_session(source) else tuple(getattr(source, DEFAULT_SESSIONS, {}).values())
     return any(session._has(engine) for session in sessions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the third door
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._holders import HolderInfo, in_words
 from .._visible import visible
-from ..transport.commands.lock import told_lock
-from ..transport.commands.snapshots import of_nobody
+from ..transport.steps.lock import told_lock
+from ..transport.steps.snapshots import of_nobody
 from .holders import described_in, holder_info, who_in
 
 if TYPE_CHECKING:

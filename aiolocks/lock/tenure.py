@@ -266,7 +266,7 @@ class KeptClaim(Claim):
     tenure: Tenure | None
 
     def __init__(self, target: Binding[Any]) -> None:
-        self.commands = target.resource.commands
+        self.steps = target.resource.steps
         self.token = target.engine.token()
         self.metadata = target.engine.describe(target.user_json, target.beside)
 
@@ -276,17 +276,17 @@ class KeptClaim(Claim):
         if tenure is not None and tenure.keeps:
             tenure.track()
             numbers = tenure.numbers
-        command = self.steps.keep(self.token, ttl_ms, self.metadata, standing, numbers)
+        command = self.kept_steps.keep(self.token, ttl_ms, self.metadata, standing, numbers)
         command.track(command.keys[:1])
         return command
 
     @property
-    def steps(self) -> KeptSteps:
-        """Its commands."""
-        return cast("KeptSteps", self.commands)
+    def kept_steps(self) -> KeptSteps:
+        """Its steps, which are those of a kept lease."""
+        return cast("KeptSteps", self.steps)
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
-        return self.steps.let_go(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
+        return self.kept_steps.let_go(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
 
     def ending(self, *, ring: bool = True) -> Request[Released]:
         return self.release(ring=ring)
@@ -296,9 +296,9 @@ class KeptClaim(Claim):
         tenure = self.tenure
         if tenure is None:
             return super().renew(ttl_ms, watch=watch, changed=changed)
-        command = self.steps.renew_kept(self.token, ttl_ms, tenure.renewed, keeps=tenure.keeps)
+        command = self.kept_steps.renew_kept(self.token, ttl_ms, tenure.renewed, keeps=tenure.keeps)
         if watch:
-            self.commands.watch(command)
+            self.steps.watch(command)
         return command
 
     def annotate(self, fields: Any) -> Request[bool]:
@@ -360,7 +360,7 @@ class Tenure:
         self.engine = target.engine
         self.gate: Gate = target.gate
         self.habit = habit
-        self.keys = claim.steps.held_key
+        self.keys = claim.kept_steps.held_key
         self.kind = target.kind
         self.name = target.name
         self.numbers = max(1, min(_NUMBERS, int(options.ttl * 500_000)))
@@ -601,7 +601,7 @@ class KeptPossession(Possession):
             return
         self.target = target
         self.engine = target.engine
-        self.commands = kept.commands
+        self.steps = kept.steps
         self.token = kept.token
         self.context = copy_context()
 

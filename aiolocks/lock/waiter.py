@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .._holders import HolderInfo
     from ..transport import Answer, Refused
     from .blocks import Inside
-    from .context import Context
+    from .engine import Engine
     from .lease import Claim, Possession
     from .queue import Gate
 
@@ -75,7 +75,7 @@ class Acknowledgement:
 
     def __init__(
         self,
-        engine: Context,
+        engine: Engine,
         lease: Possession,
         replicas: int,
         *,
@@ -479,7 +479,7 @@ class Acquiring(ABC):
             holders=self._holders(now),
             by_itself=self._own_in_the_way() is not None,
             endless=self._endless(),
-            kept=refusal is not None and self.lease.commands.kept(refusal),
+            kept=refusal is not None and self.lease.steps.kept(refusal),
             silent=silent if silent >= SILENCE else 0.0,
         )
 
@@ -839,7 +839,7 @@ class Waiter(Acquiring):
             self._fault = fault  # an answer of the server weighs more than its silence now
         if self._maybe_executed:
             self._gate.take_place()
-        if fault.passing and self.lease.commands.hasty is None:
+        if fault.passing and self.lease.steps.hasty is None:
             self._sleep()
         else:
             self._give_up(fault.error)
@@ -904,7 +904,7 @@ class Waiter(Acquiring):
     # -- the end of its patience
 
     def _ask_until(self) -> float:
-        if (hasty := self.lease.commands.hasty) is not None:
+        if (hasty := self.lease.steps.hasty) is not None:
             return self._engine.now() + hasty
         return self._silence_ends() if self._deadline is None else self._deadline
 

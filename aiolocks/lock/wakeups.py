@@ -72,7 +72,7 @@ from ..transport import (
 )
 
 if TYPE_CHECKING:
-    from .context import Context
+    from .engine import Engine
     from .queue import Gate
 
 log = logging.getLogger("aiolocks.session")
@@ -308,7 +308,7 @@ class KeyListener:
 
     __slots__ = ("_by_itself", "_changed", "_engine", "_key")
 
-    def __init__(self, engine: Context, key: bytes, *, by_itself: bool = False) -> None:
+    def __init__(self, engine: Engine, key: bytes, *, by_itself: bool = False) -> None:
         self._engine = engine
         self._by_itself = by_itself
         self._changed = asyncio.Event()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from .. import Session as AsyncSession
 from ..errors import SessionClosedError
-from ..lock.context import SessionOptions
+from ..lock.engine import SessionOptions
 from ..lock.events import HOOKS
 from . import loopthread
 from .loopthread import Errand, LoopThread, WatchedListener, nothing

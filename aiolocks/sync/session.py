@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from .. import Session as AsyncSession
-from ..lock.context import SessionOptions
+from ..lock.engine import SessionOptions
 from ..lock.sources import Source
 from ..lock.statistics import SessionStatistics
 from .described import kind

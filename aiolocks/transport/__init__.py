@@ -18,9 +18,6 @@ from .answers import (
     Released,
     Stolen,
 )
-from .commands.listening import NEAR, Listener, hanging, listening, one_request_each, whereabouts
-from .commands.lock import KeptSteps, LockSteps, a_question, locks_release
-from .commands.standing import BEHIND, BRIEF, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 from .dialect import PROTOCOLS, Dialect, Protocol
 from .faults import SILENCE, Fault, too_soon
 from .hearing import ANOTHER_MASTER, GONE_SILENT, KeyspaceWakeup, OnRung, Wakeup
@@ -36,6 +33,9 @@ from .opening import (
     place,
 )
 from .request import Proof, Request, Script, Transport, ignore, known_ms, several, take_back
+from .steps.listening import NEAR, Listener, hanging, listening, one_request_each, whereabouts
+from .steps.lock import KeptSteps, LockSteps, a_question, locks_release
+from .steps.standing import BEHIND, BRIEF, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
 
 __all__ = [
     "ANOTHER_MASTER",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio.cluster import RedisCluster
 
-from .commands.listening import trial
 from .connection import Fallback, Multiplexed
 from .dialect import Dialect, OpenRaw
 from .driver import Address, Executor, MakeWords, RawConnection, drivable, library_behind
@@ -19,6 +18,7 @@ from .keys import key, parse
 from .libraries import REDIS, library_of
 from .outages import Outage, Outages
 from .request import Request, Transport
+from .steps.listening import trial
 from .tls import Connecting
 from .tokens import follow
 

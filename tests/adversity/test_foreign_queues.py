@@ -26,7 +26,7 @@ from aiolocks import (
     SingleFlight,
     UniqueJob,
 )
-from aiolocks.transport.commands.family import holdable
+from aiolocks.transport.steps.family import holdable
 
 pytestmark = pytest.mark.leaves_keys("tenant*", "victim*", "secret*")
 

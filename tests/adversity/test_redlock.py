@@ -31,7 +31,7 @@ from aiolocks import (
     Session,
     SessionClosedError,
 )
-from aiolocks.lock.context import Context
+from aiolocks.lock.engine import Engine
 from aiolocks.testing import EmbeddedServer, ServerState
 from aiolocks.transport.quorum.quorum import Round
 from tests.adversity.tools import SLACK
@@ -807,7 +807,7 @@ async def test_one_client_that_stays_keeps_no_connections_for_those_that_go(
     five: Masters, place: int
 ) -> None:
     stays = five.clients()[place]
-    engines: list[weakref.ref[Context]] = []
+    engines: list[weakref.ref[Engine]] = []
     for _ in range(5):
         clients = [Redis(unix_socket_path=str(server.path)) for server in five.servers[:3]]
         clients[place] = stays

@@ -12,10 +12,10 @@ import pytest
 
 from aiolocks import Lease, Lock, Session
 from aiolocks.transport.answers import released
-from aiolocks.transport.commands.family import families
 from aiolocks.transport.keys import key
 from aiolocks.transport.releases import Releases
 from aiolocks.transport.request import Request, ignore
+from aiolocks.transport.steps.family import families
 from tests.adversity.tools import Witness
 from tests.conformance.conftest import KINDS
 from tests.conftest import PREFIX

@@ -463,21 +463,21 @@ class ByHand:
 
     def acquire(self, name: str, *, ttl: float = 30.0) -> None:
         token = self._tokens[name] = f"{len(self._tokens):032x}"
-        self._do(self._commands(name).acquire(token, int(ttl * 1000), "{}"))
+        self._do(self._steps(name).acquire(token, int(ttl * 1000), "{}"))
 
     def release(self, name: str) -> bytes | None:
         """Also if it was lost meanwhile. The bell that was rung."""
-        rung: bytes | None = self._do(self._commands(name).release(self._tokens[name], 30_000)).rung
+        rung: bytes | None = self._do(self._steps(name).release(self._tokens[name], 30_000)).rung
         return rung
 
     def arm(self, name: str, session: str) -> None:
         """Stand in the queue, as a session of this id, for what is held."""
         assert isinstance(
-            self._do(self._commands(name, session).acquire("f" * 32, 1000, "{}", WAITING)), Refused
+            self._do(self._steps(name, session).acquire("f" * 32, 1000, "{}", WAITING)), Refused
         )
 
     def bell(self, name: str, session: str) -> bytes:
-        return self._commands(name, session).bell
+        return self._steps(name, session).bell
 
     def _commands(self, name: str, session: str = "") -> LockSteps:
         return LockSteps(self._prefix, name, retention_ms=600_000, session=session)

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks import Lock, Semaphore, Session
-from aiolocks.transport.commands.family import families
+from aiolocks.transport.steps.family import families
 from tests.cli.several import called
 from tests.support.servers import Server
 

@@ -19,7 +19,7 @@ import aiolocks
 from aiolocks import Session
 from aiolocks.kinds.spans import SpanSteps
 from aiolocks.lock.acquirable import Acquirable
-from aiolocks.transport.commands.family import kinds
+from aiolocks.transport.steps.family import kinds
 from benchmarks.docs import results
 from benchmarks.model import Report
 from tests.kinds import declared
@@ -188,7 +188,7 @@ def _asked(row: Row, session: Session) -> Asked:
     if row.make is None:
         return Asked(row.in_order, hasattr(getattr(aiolocks, row.gives, None), "fencing_token"))
     resource = row.make(session)._resource(aiolocks.Lock(session, "n")._engine())
-    in_order = resource.policy.strict or isinstance(resource.commands, SpanSteps)
+    in_order = resource.policy.strict or isinstance(resource.steps, SpanSteps)
     return Asked(in_order, has_token=True)  # each of its leases has one
 
 

@@ -17,7 +17,7 @@ HIDDEN = "Never"
 TROUBLE = "../how-to/troubleshooting.md"
 DEFAULTS = {
     "aiolocks.contrib.idempotency._policy.Options": "aiolocks.contrib.idempotency._policy.Policy",
-    "aiolocks.lock.context.SessionOptions": "aiolocks.lock.session.Session",
+    "aiolocks.lock.engine.SessionOptions": "aiolocks.lock.session.Session",
 }
 """Where the defaults of options stand: those of a class."""
 COMMON = "Options that are not described here are those of `Lock`."

@@ -23,7 +23,7 @@ from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency._policy import Policy
 from aiolocks.lock import events
 from aiolocks.lock.acquirable import Acquirable
-from aiolocks.transport.commands.family import kinds
+from aiolocks.transport.steps.family import kinds
 from tests.conftest import Connect, OwnServer
 from tests.docs.markdown import read
 from tests.lua.test_acl import COMMANDS, KEYSPACE, KNOWS_ITSELF, TRACKING

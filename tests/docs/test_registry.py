@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 import aiolocks
 from aiolocks import Session, sync
 from aiolocks.lock.acquirable import Acquirable
-from aiolocks.transport.commands.family import Kind, kinds
+from aiolocks.transport.steps.family import Kind, kinds
 from tests.conformance.conftest import CONFORMS
 from tests.kinds import declared
 
@@ -46,7 +46,7 @@ async def test_each_whose_acquire_gives_a_lease_conforms() -> None:
     async with Session(Redis(), prefix="p") as session:  # there is no I/O
         engine = aiolocks.Lock(session, "a")._engine()
         resources = [kind.make(session, "a")._resource(engine) for kind in CONFORMS if kind.masters == 1]
-        judged = {id(resource.commands.family) for resource in resources}
+        judged = {id(resource.steps.family) for resource in resources}
     left_out = [
         kind.name for kind in kinds().values() if _gives_a_lease(kind) and id(kind.family) not in judged
     ]

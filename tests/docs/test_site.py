@@ -18,7 +18,7 @@ import pytest
 
 import aiolocks
 from aiolocks.transport import faults
-from aiolocks.transport.commands.family import kinds
+from aiolocks.transport.steps.family import kinds
 from benchmarks import docs
 from benchmarks.model import Report
 from tests.docs import diagrams, llms, matrix, messages, moved, peers, queues

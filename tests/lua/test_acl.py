@@ -28,9 +28,9 @@ from aiolocks import (
     Semaphore,
     Session,
 )
-from aiolocks.transport.commands.family import kinds
-from aiolocks.transport.commands.lock import FORCE_LOCK
 from aiolocks.transport.request import Script
+from aiolocks.transport.steps.family import kinds
+from aiolocks.transport.steps.lock import FORCE_LOCK
 from tests.lua.flight_scripts import FlightScripts
 from tests.lua.job_scripts import JobScripts
 from tests.lua.leadership_scripts import LeadershipScripts

@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 
 from aiolocks.transport.answers import Released
-from aiolocks.transport.commands.family import families, holdable
-from aiolocks.transport.commands.snapshots import Snapshot
 from aiolocks.transport.keys import key
+from aiolocks.transport.steps.family import families, holdable
+from aiolocks.transport.steps.snapshots import Snapshot
 from tests.lua.scripts import (
     BELL,
     HOUR,

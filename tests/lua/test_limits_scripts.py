@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 
 from aiolocks.kinds.limits import LimitSteps, caps_of, line_of
 from aiolocks.transport.answers import Granted, Refused
-from aiolocks.transport.commands.family import families
-from aiolocks.transport.commands.standing import TOLD, WAITING
+from aiolocks.transport.steps.family import families
+from aiolocks.transport.steps.standing import TOLD, WAITING
 from tests.lua.limit_scripts import ONE, LimitScripts
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, surviving, unnoticed
 from tests.lua.scripts import BELL, HOUR, MINUTE, QUEUE, about

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aiolocks.transport.answers import ASK, BELL_RUNG, GONE, NO_END, NOT_OURS
-from aiolocks.transport.commands.listening import Listener
+from aiolocks.transport.steps.listening import Listener
 from tests.lua.mutants import Mutation, checks, compiled, lines_left_out, surviving, unnoticed
 from tests.lua.scripts import BELL, CARD, MINUTE, QUEUE, Scripts, about
 

@@ -15,8 +15,8 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from aiolocks.transport import IN_TURN, SEATED, TOLD, WAITING, LockSteps
-from aiolocks.transport.commands.listening import Listener
 from aiolocks.transport.request import Script
+from aiolocks.transport.steps.listening import Listener
 from tests.lua.mutants import Jury, compiles, fails, text_of
 from tests.lua.scripts import BELL, HOUR, MINUTE, NO_FENCES, QUEUE, LockScripts, about, microseconds
 from tests.support.waiting import eventually

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks.kinds.permits import PermitSteps
 from aiolocks.transport import IN_TURN, PASSING, SEATED, STAYING, WAITING
-from aiolocks.transport.commands.listening import Listener
+from aiolocks.transport.steps.listening import Listener
 from tests.lua.mutants import (
     Mutation,
     checks,

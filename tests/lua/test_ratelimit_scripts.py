@@ -28,7 +28,7 @@ from aiolocks.kinds.ratelimit import (
     RateLimitSteps,
     Settled,
 )
-from aiolocks.transport.commands.snapshots import Snapshot
+from aiolocks.transport.steps.snapshots import Snapshot
 from tests.lua.mutants import checks, compiled, fails, lines_left_out, unnoticed
 from tests.lua.scripts import Scripts, about, ending, microseconds, shipped
 

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from aiolocks.kinds.reentrant import ReentrantSteps
 from aiolocks.transport import IN_TURN, SEATED, TOLD
-from aiolocks.transport.commands.listening import Listener
+from aiolocks.transport.steps.listening import Listener
 from tests.lua.mutants import Mutation, checks, compiled, fails, lines_left_out, surviving, text_of, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, ReentrantScripts, about
 

@@ -17,8 +17,8 @@ from redis.exceptions import ResponseError
 
 from aiolocks.kinds.spans import Span, SpanSteps
 from aiolocks.transport import PASSING, SEATED, STAYING, WAITING
-from aiolocks.transport.commands.family import families
-from aiolocks.transport.commands.listening import Listener
+from aiolocks.transport.steps.family import families
+from aiolocks.transport.steps.listening import Listener
 from tests.lua.mutants import (
     Mutation,
     checks,

@@ -13,7 +13,7 @@ from aiolocks.kinds.permits import PermitSteps
 from aiolocks.kinds.reentrant import ReentrantSteps
 from aiolocks.kinds.spans import Span, SpanSteps
 from aiolocks.transport import LockSteps, Request, several
-from aiolocks.transport.commands.base import NameSteps
+from aiolocks.transport.steps.base import NameSteps
 from tests.lua.scripts import HOUR, MINUTE, Ear, LockScripts
 
 TOKEN = "a1" * 32

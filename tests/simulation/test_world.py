@@ -192,7 +192,7 @@ def test_a_schedule_that_fails_is_made_smaller_and_run_again_by_one_line(runner:
 
 
 def _lock_release() -> bytes:
-    from aiolocks.transport.commands import lock
+    from aiolocks.transport.steps import lock
 
     return lock._RELEASE.text
 
@@ -200,7 +200,7 @@ def _lock_release() -> bytes:
 def _set_lock_release(text: bytes) -> None:
     import hashlib
 
-    from aiolocks.transport.commands import lock
+    from aiolocks.transport.steps import lock
 
     lock._RELEASE.text = text
     lock._RELEASE.sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()

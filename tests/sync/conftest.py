@@ -12,7 +12,7 @@ from redis import Redis
 
 from aiolocks.sync import Session
 from aiolocks.testing import EmbeddedServer
-from aiolocks.transport.commands.family import families
+from aiolocks.transport.steps.family import families
 from tests.conftest import blocking
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 import aiolocks
 from aiolocks.kinds.ratelimit import AllLimits
 from aiolocks.lock.acquirable import Acquirable
-from aiolocks.transport.commands.family import kinds
+from aiolocks.transport.steps.family import kinds
 
 TARGET: Final = Path(aiolocks.__file__).parent / "sync/_generated.py"
 try:

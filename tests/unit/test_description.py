@@ -7,7 +7,7 @@ import json
 import os
 import socket
 
-from aiolocks.lock.context import Description
+from aiolocks.lock.engine import Description
 
 
 async def test_it_is_of_the_task_that_runs_and_made_once_for_its_leases() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from aiolocks.kinds.multilock import SeveralSteps
-from aiolocks.transport.commands.lock import LockSteps
-from aiolocks.transport.commands.standing import WAITING
 from aiolocks.transport.request import Request, ignore
+from aiolocks.transport.steps.lock import LockSteps
+from aiolocks.transport.steps.standing import WAITING
 
 OLD, NEW = "a1" * 16, "b2" * 16
 

@@ -11,7 +11,7 @@ import pytest
 from aiolocks.inspect.deadlocks import Look
 from aiolocks.inspect.knots import Occupants, StandingLease, in_order, knots, may_wait_for, stuck
 from aiolocks.inspect.waits import HeldLease, Wait, Want, record_of, waits_in
-from aiolocks.transport.commands.snapshots import Place
+from aiolocks.transport.steps.snapshots import Place
 
 EVERYTHING = (float("-inf"), float("inf"))
 

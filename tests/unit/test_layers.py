@@ -74,10 +74,10 @@ FOR_USERS = {
 }
 OF_SEVERAL = {
     "aiolocks.kinds.schedule.plan.Dues",  # of each way to say when
-    "aiolocks.lock.context.Waiting",  # Acquiring, Possession, and the waits of Latch and RateLimit
+    "aiolocks.lock.engine.Waiting",  # Acquiring, Possession, and the waits of Latch and RateLimit
     "aiolocks.lock.renewal.Listening",  # Watch and Tenure
     "aiolocks.lock.wakeups._Ringing",  # all answers that tell of bells
-    "aiolocks.transport.commands.base._Belled",  # the steps of each kind that waits
+    "aiolocks.transport.steps.base._Belled",  # the steps of each kind that waits
     "aiolocks.transport.connection.Fallback",  # Multiplexed and Serial
     "aiolocks.transport.request.Transport",
     "aiolocks.transport.tls.Connecting",  # the pools of redis-py and of valkey-py

@@ -7,7 +7,6 @@ import math
 from types import SimpleNamespace
 from typing import Any, cast
 
-from aiolocks.transport.commands.listening import trial
 from aiolocks.transport.connection import Multiplexed
 from aiolocks.transport.dialect import Dialect
 from aiolocks.transport.faults import Fault
@@ -15,6 +14,7 @@ from aiolocks.transport.hearing import Wakeups
 from aiolocks.transport.long import Long
 from aiolocks.transport.outages import Outage, Outages
 from aiolocks.transport.request import LONG, Request, ignore
+from aiolocks.transport.steps.listening import trial
 
 
 def followed(call: Request[Any], *, owed: list[Request[Any]], residue: bool = False) -> bool:

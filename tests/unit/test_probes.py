@@ -11,7 +11,6 @@ import pytest
 
 from aiolocks.transport.cluster.clustered import Clustered
 from aiolocks.transport.cluster.slots import Slots
-from aiolocks.transport.commands.listening import trial
 from aiolocks.transport.connection import Multiplexed
 from aiolocks.transport.dialect import Dialect
 from aiolocks.transport.driver import Address
@@ -20,6 +19,7 @@ from aiolocks.transport.hearing import ASKING, Wakeups
 from aiolocks.transport.keys import SLOTS, slot_of, tag_of
 from aiolocks.transport.outages import Outage, Outages
 from aiolocks.transport.request import Request, ignore
+from aiolocks.transport.steps.listening import trial
 from tests.unit.fakes import FakeTable
 
 LOW, HIGH = ("low", 1), ("high", 2)

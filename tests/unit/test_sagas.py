@@ -16,9 +16,9 @@ import aiolocks.transport.cluster.sagas as module
 from aiolocks.transport.answers import Granted, Refused, released
 from aiolocks.transport.cluster.redirects import Redirects
 from aiolocks.transport.cluster.sagas import Adopting, Saga, SagaCommand, Sagas, State, Taking, Together
-from aiolocks.transport.commands.standing import BEHIND, PASSING, SEATED, STAYING, WAITING
 from aiolocks.transport.faults import Fault, unanswered
 from aiolocks.transport.request import Request, ignore
+from aiolocks.transport.steps.standing import BEHIND, PASSING, SEATED, STAYING, WAITING
 
 RUNG = [1, b"bell"]
 NOBODY = [1]

@@ -352,7 +352,7 @@ def test_no_python_file_holds_lua(path) -> None:
 
 
 def test_modules_with_scripts_are_found() -> None:
-    assert PACKAGE / "transport" / "commands" / "lock.py" in WITH_SCRIPTS
+    assert PACKAGE / "transport" / "steps" / "lock.py" in WITH_SCRIPTS
     assert PACKAGE / "kinds" / "permits.py" in WITH_SCRIPTS
 
 

@@ -10,9 +10,9 @@ import pytest
 import redis.exceptions as driver
 
 from aiolocks.transport import faults
-from aiolocks.transport.commands.listening import trial
 from aiolocks.transport.hearing import Wakeups, confirms
 from aiolocks.transport.request import Request
+from aiolocks.transport.steps.listening import trial
 
 MOVED = driver.MovedError("1 127.0.0.1:7000")
 ASK = driver.AskError("1 127.0.0.1:7000")

@@ -10,8 +10,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import MovedError, NoPermissionError, NoScriptError, ResponseError
 
-from ...transport.commands.family import families, kinds
 from ...transport.keys import ANY_KEY, key, parse, prefix_of
+from ...transport.steps.family import families, kinds
 from .facts import ClosesError, ask, text
 from .findings import Finding, Level
 from .refusals import mend, trouble, trouble_of

@@ -21,7 +21,7 @@ from ...inspect.freeing import name_space
 from ...inspect.looking import literal_places, prefixes_in_use
 from ...inspect.twins import twins
 from ...lock.sources import engine_of
-from ...transport.commands.family import families, holdable
+from ...transport.steps.family import families, holdable
 from ..completing import kinds, names
 from ..exits import NOT_HELD, CommandError, say
 from ..server import prefix_option, redis_option

@@ -12,7 +12,7 @@ from ...inspect.looking import scan_names
 from ...kinds.leadership import KIND as LEADERSHIP
 from ...kinds.leadership import Observing, TermFound
 from ...kinds.schedule.run import Times, history, reading, times
-from ...lock.context import Context
+from ...lock.engine import Engine
 from ...lock.holders import described_in, whereabouts
 from ...lock.sources import engine_of
 from .shown import duration
@@ -142,7 +142,7 @@ def _of_schedule(kept: KeptRuns) -> Iterator[tuple[str, str]]:
         yield "last run", run
 
 
-async def _of_leadership(engine: Context, name: str) -> Facts:
+async def _of_leadership(engine: Engine, name: str) -> Facts:
     look = await engine.ask(Observing(engine.settings.prefix, name).look(_SINCE_EVER))
     ended = [
         term

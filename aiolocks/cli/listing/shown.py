@@ -13,7 +13,7 @@ from ... import HolderInfo, LockInfo, WaiterInfo
 from ..._holders import interval
 from ..._visible import in_line, visible
 from ...inspect.twins import Twins, in_words
-from ...transport.commands.family import kinds
+from ...transport.steps.family import kinds
 
 _MOST_NAMED = 5
 """Prefixes that a hint names."""

@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl
 
 from ..._tasks import spawn
 from ...errors import SessionClosedError
-from ...lock.context import Context
+from ...lock.engine import Engine
 from ...lock.options import lock_name
 from ...lock.sources import engine_of, source_of
-from ...transport.commands.family import families, holdable
+from ...transport.steps.family import families, holdable
 from ._http import (
     Receive,
     Scope,
@@ -63,7 +63,7 @@ class Dashboard:
         self._releases = Releases(allow_release)
         self._sampler = Sampler(self._engine, facts=self._facts, audit=self._releases.audit)
 
-    def _engine(self) -> Context:
+    def _engine(self) -> Engine:
         return engine_of(self._source)
 
     def _facts(self) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from ..._visible import visible
 from ...errors import LockError
 from ...inspect.freeing import force_release
 from ...inspect.looking import look, names_under
-from ...lock.context import Context
+from ...lock.engine import Engine
 from ...lock.options import lock_name
-from ...transport.commands.family import holdable
+from ...transport.steps.family import holdable
 from .._refusing import Refusal
 from ._http import Receive, Scope, Send, answer_json, body_of, header
 from ._rows import Row, row_id
@@ -84,7 +84,7 @@ class Releases:
         """The last requests, the latest first."""
         return tuple(self._audit)
 
-    async def serve(self, engine: Callable[[], Context], scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, engine: Callable[[], Engine], scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         try:
             _refuse_foreign(scope)
@@ -99,7 +99,7 @@ class Releases:
             await answer_json(send, 200, freed=freed)
 
     async def _release(
-        self, engine: Context, scope: Scope, kind: str, name: str, leases: frozenset[str]
+        self, engine: Engine, scope: Scope, kind: str, name: str, leases: frozenset[str]
     ) -> list[str]:
         if self._allow is None:
             raise Refusal(403, "this dashboard does not release locks")

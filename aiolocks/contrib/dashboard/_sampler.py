@@ -14,7 +14,7 @@ from ..._tasks import empty_context, spawn
 from ...errors import BackendError, SessionClosedError
 from ...inspect.census import Census, Reading
 from ...inspect.looking import look
-from ...lock.context import Context
+from ...lock.engine import Engine
 from ._heat import Heat
 from ._history import Histories
 from ._pages import Chosen, lock_rows, overview_sections, page_sections, rank
@@ -65,7 +65,7 @@ class Sampler:
 
     def __init__(
         self,
-        engine: Callable[[], Context],
+        engine: Callable[[], Engine],
         *,
         facts: Callable[[], dict[str, Any]],
         audit: Callable[[], Iterable[Row]],
@@ -189,7 +189,7 @@ class Sampler:
         self._publish()
         return pause
 
-    async def _read(self, engine: Context) -> None:
+    async def _read(self, engine: Engine) -> None:
         if self._census is None:
             self._census = Census(engine, "*", waiters=_WAITERS, rank=rank)
         census = self._census
@@ -212,7 +212,7 @@ class Sampler:
         ):
             self._chosen, self._chosen_at = Chosen(census, queries), moment
 
-    async def _read_others(self, engine: Context, census: Census) -> list[Reading]:
+    async def _read_others(self, engine: Engine, census: Census) -> list[Reading]:
         """All names if they are few, and otherwise some, now and then: as many as may cost their share."""
         begun, spent = engine.now(), time.thread_time()
         if not census.complete and begun < self._others_at:
@@ -222,7 +222,7 @@ class Sampler:
         self._others_at = begun + max(_OTHERS_EVERY, min(_LONGEST, _SHARE * cost))
         return readings
 
-    async def _read_pages(self, engine: Context, places: list[KindAndName]) -> list[Reading]:
+    async def _read_pages(self, engine: Engine, places: list[KindAndName]) -> list[Reading]:
         """The names that have a page of their own, with more of their waiters."""
         if not places:
             return []

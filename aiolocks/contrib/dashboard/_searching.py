@@ -11,7 +11,7 @@ from ..._deadlocks import Deadlock
 from ..._tasks import empty_context, spawn
 from ...errors import LockError
 from ...inspect.deadlocks import deadlocks
-from ...lock.context import Context
+from ...lock.engine import Engine
 
 _EVERY: Final = 2.0
 """Seconds between two searches."""
@@ -30,7 +30,7 @@ class Search:
         self._task: asyncio.Task[list[Deadlock]] | None = None
         self._next = 0.0
 
-    def go_on(self, engine: Context) -> None:
+    def go_on(self, engine: Engine) -> None:
         """Takes what was found, and begins again when it is time."""
         if self._task is not None:
             if not self._task.done():

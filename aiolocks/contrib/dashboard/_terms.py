@@ -13,7 +13,7 @@ from ...inspect.census import Census
 from ...kinds.leadership import KIND as LEADERSHIP
 from ...kinds.leadership import Observing, TermFound
 from ...kinds.schedule.run import TickRecord, Times, history, reading, times
-from ...lock.context import Context
+from ...lock.engine import Engine
 from ._rows import Row, leader_row, schedule_row, term_row, tick_row
 
 T = TypeVar("T")
@@ -64,9 +64,7 @@ class Terms:
         self._of_pages: dict[KindAndName, Schedule | Sequence[TermFound]] = {}
         self._next = 0.0
 
-    async def look(
-        self, engine: Context, census: Census, on_pages: Sequence[KindAndName], now: float
-    ) -> None:
+    async def look(self, engine: Engine, census: Census, on_pages: Sequence[KindAndName], now: float) -> None:
         """Reads some of them, if the last time is long enough ago, or there is a page that knows nothing.
 
         Raises:
@@ -114,12 +112,12 @@ class Terms:
         return {"next": found.next(now), "asked": found.kept(now)} if isinstance(found, Schedule) else {}
 
 
-async def _each(engine: Context, works: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
+async def _each(engine: Engine, works: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
     tasks = [spawn(engine.loop, work, name="aiolocks-dashboard-look", context=None) for work in works]
     return await asyncio.gather(*tasks)
 
 
-async def _of_page(engine: Context, place: KindAndName) -> Schedule | Sequence[TermFound]:
+async def _of_page(engine: Engine, place: KindAndName) -> Schedule | Sequence[TermFound]:
     kind, name = place
     if kind == SCHEDULE:
         return await _schedule(engine, name, _TICKS_ON_PAGE)
@@ -127,7 +125,7 @@ async def _of_page(engine: Context, place: KindAndName) -> Schedule | Sequence[T
     return look.since
 
 
-async def _schedule(engine: Context, name: str, number: int) -> Schedule:
+async def _schedule(engine: Engine, name: str, number: int) -> Schedule:
     prefix = engine.settings.prefix
     read, kept = await asyncio.gather(
         engine.ask(reading(prefix, name, records=number)), engine.ask(times(prefix, name))

@@ -207,12 +207,12 @@ class Lock(RedisPyLock):
     async def locked(self) -> bool:
         """Whether any holder has the lock, as the server says."""
         wire = self._wire()
-        return await wire.ask(wire.commands.holder()) is not None
+        return await wire.ask(wire.steps.holder()) is not None
 
     async def owned(self) -> bool:
         """Whether the caller holds the lock through this object, as the server says."""
         wire = self._wire()
-        stored = await wire.ask(wire.commands.holder())
+        stored = await wire.ask(wire.steps.holder())
         token = self._token()
         return token is not None and stored == token
 
@@ -238,7 +238,7 @@ class Lock(RedisPyLock):
         """The request of `extend()`."""
         wire, token = self._wire(), self._encode(self._token())
         time_ms = int(additional_time * 1000)
-        if not await wire.ask(wire.commands.extend(token, time_ms, replace=bool(replace_ttl))):
+        if not await wire.ask(wire.steps.extend(token, time_ms, replace=bool(replace_ttl))):
             raise driver.LockNotOwnedError("Cannot extend a lock that's no longer owned")
         return True
 
@@ -260,7 +260,7 @@ class Lock(RedisPyLock):
         """The request of `reacquire()`."""
         assert self.timeout is not None
         wire, token = self._wire(), self._encode(self._token())
-        if not await wire.ask(wire.commands.reacquire(token, int(self.timeout * 1000))):
+        if not await wire.ask(wire.steps.reacquire(token, int(self.timeout * 1000))):
             raise driver.LockNotOwnedError("Cannot reacquire a lock that's no longer owned")
         return True
 

@@ -77,7 +77,7 @@ class Renewal:
         engine = self._wire.engine
         if not engine.usable:
             return
-        command = self._wire.commands.reacquire(self._token, int(self._timeout * 1000), shorten=False)
+        command = self._wire.steps.reacquire(self._token, int(self._timeout * 1000), shorten=False)
         until = max(self._deadline, engine.now() + 0.001)
         self._call = command.again().ask(self._replied, self._failed, until=until)
         engine.send(self._call)

@@ -115,7 +115,7 @@ class _Inner(Lock):
     async def stored(self) -> bytes | None:
         """The token of the holder, as the server says."""
         wire = self._wire()
-        return await wire.ask(wire.commands.holder())
+        return await wire.ask(wire.steps.holder())
 
     def asked(self, ask: Callable[[Wire], Awaitable[bool]]) -> Awaitable[bool]:
         """The answer to a request of its holder."""
@@ -285,7 +285,7 @@ class SyncLock(RedisPyLock):
         """The request of `extend()`."""
         time_ms = int(additional_time * 1000)
         return self._owner_asks(
-            lambda wire, token: wire.ask(wire.commands.extend(token, time_ms, replace=bool(replace_ttl))),
+            lambda wire, token: wire.ask(wire.steps.extend(token, time_ms, replace=bool(replace_ttl))),
             "extend",
         )
 
@@ -304,7 +304,7 @@ class SyncLock(RedisPyLock):
         assert self.timeout is not None
         time_ms = int(self.timeout * 1000)
         return self._owner_asks(
-            lambda wire, token: wire.ask(wire.commands.reacquire(token, time_ms)), "reacquire"
+            lambda wire, token: wire.ask(wire.steps.reacquire(token, time_ms)), "reacquire"
         )
 
     def _ensure_locked(self, what: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, final
 import redis.exceptions as driver
 
 from ...errors import LockError, SessionClosedError
-from ...lock.context import Context
+from ...lock.engine import Engine
 from ...lock.lease import Releasing
 from ...lock.shield import wait_shielded
 from ...transport import Fault, Request, ignore
@@ -30,12 +30,12 @@ _DAY_MS: Final = 86_400_000
 class Wire:
     """One lock in the client's default session."""
 
-    __slots__ = ("commands", "engine", "key")
+    __slots__ = ("engine", "key", "steps")
 
-    def __init__(self, engine: Context, key: bytes) -> None:
+    def __init__(self, engine: Engine, key: bytes) -> None:
         self.engine = engine
         self.key = key
-        self.commands = RedisPySteps(key)
+        self.steps = RedisPySteps(key)
 
     async def ask(self, command: Request[T]) -> T:
         """Raises what redis-py would."""
@@ -48,7 +48,7 @@ class Wire:
         """Takes back what a request may have done or may yet do. Synchronous: the last word."""
         now = self.engine.now()
         until = now + (min(timeout_ms, _DAY_MS) / 1000 if timeout_ms else _MINUTES)
-        command = self.commands.release(token)
+        command = self.steps.release(token)
 
         def failed(fault: Fault) -> None:
             if fault.transient and self.engine.now() < until and not self.engine.closed:
@@ -67,7 +67,7 @@ class Wire:
 
         engine = self.engine
         until = engine.now() + engine.settings.command_timeout
-        releasing = Releasing(engine, self.commands.release(token), until=until, on_end=ended)
+        releasing = Releasing(engine, self.steps.release(token), until=until, on_end=ended)
         # The exception that the caller handles tells whether a cancellation waits for this. The count of its
         # task does not: up to Python 3.12 a TaskGroup that has failed leaves it raised.
         handled = sys.exception()
@@ -123,9 +123,9 @@ class Taking:
 
         def make() -> Request[bool]:
             again = unique and self._call.unconfirmed
-            return wire.commands.acquire(token, timeout_ms, again=again, listen=listen)
+            return wire.steps.acquire(token, timeout_ms, again=again, listen=listen)
 
-        first = wire.commands.acquire(token, timeout_ms, again=False, listen=listen)
+        first = wire.steps.acquire(token, timeout_ms, again=False, listen=listen)
         until = engine.now() + engine.settings.command_timeout
         until = until if limit is None else min(until, limit)
         self._call: Request[Any] = first.again().ask(

@@ -19,17 +19,17 @@ from ..._visible import visible
 from ...errors import BackendError, ConfigurationError, LockError, LockLostError
 from ...lock import together
 from ...lock.clock import milliseconds
-from ...lock.context import Context
+from ...lock.engine import Engine
 from ...lock.lease import Binding, BodyScope, Lease, LeaseState, QueuePolicy, Resource
 from ...lock.options import Options, lock_name, optional_seconds, seconds, whole_number
 from ...transport import clocks
 from ...transport.answers import Answer, Granted, Refused, Released, released, truth
-from ...transport.commands.base import NO_SEAT, SEAT_LENGTH
-from ...transport.commands.family import Family, Kind, Step
-from ...transport.commands.listening import Listener
-from ...transport.commands.snapshots import NO_CONTENT, Content, Snapshot
 from ...transport.keys import key
 from ...transport.request import Argument, Request, Script
+from ...transport.steps.base import NO_SEAT, SEAT_LENGTH
+from ...transport.steps.family import Family, Kind, Step
+from ...transport.steps.listening import Listener
+from ...transport.steps.snapshots import NO_CONTENT, Content, Snapshot
 from ..permits import (
     FORCE_PERMITS,
     NEEDS,
@@ -449,7 +449,7 @@ class ServerClock:
 
 
 @contextmanager
-def server_clock(engine: Context, name: str) -> Generator[ServerClock]:
+def server_clock(engine: Engine, name: str) -> Generator[ServerClock]:
     """The clock that the schedules of a session share; in a cluster, each name has that of its own node."""
     key: Hashable = ("server clock", name if engine.by_slot else "")
     clock: ServerClock = engine.in_progress.setdefault(key, ServerClock(engine.now))
@@ -462,7 +462,7 @@ def server_clock(engine: Context, name: str) -> Generator[ServerClock]:
             del engine.in_progress[key]
 
 
-async def ask_time(engine: Context, name: str, clock: ServerClock) -> None:
+async def ask_time(engine: Engine, name: str, clock: ServerClock) -> None:
     """Asks the server: in a cluster, the node of that name. Raises what `engine.ask` does."""
     asked_at = engine.now()
     read = await engine.ask(reading(engine.settings.prefix, name, records=0))
@@ -489,21 +489,21 @@ class Run:
     only if nothing was run.
     """
 
-    __slots__ = ("_commands", "_engine", "lease", "reply")
+    __slots__ = ("_engine", "_steps", "lease", "reply")
 
-    def __init__(self, engine: Context, lease: Lease, commands: TickSteps, reply: Claimed) -> None:
+    def __init__(self, engine: Engine, lease: Lease, steps: TickSteps, reply: Claimed) -> None:
         self._engine = engine
-        self._commands = commands
+        self._steps = steps
         self.lease = lease
         self.reply = reply
 
     def began(self) -> None:
         """Something is run: unless `ended` says more, it is lost."""
-        self._commands.outcome = "lost"
+        self._steps.outcome = "lost"
 
     def ended(self, outcome: TickOutcome, detail: str = "") -> None:
         """The run has ended, as the release of the lease must record."""
-        self._commands.outcome, self._commands.detail = outcome, detail[:_MOST_DETAIL]
+        self._steps.outcome, self._steps.detail = outcome, detail[:_MOST_DETAIL]
 
     async def call(self, job: Callable[[Tick], Awaitable[T]], tick: Tick, *, at_most: float | None) -> T:
         """Calls the job, and ends the run with its outcome; what the job returned.
@@ -525,7 +525,7 @@ class Run:
                     self.lease.fencing_token,
                     "schedule",
                     tick.name,
-                    self._commands.outcome,
+                    self._steps.outcome,
                     seconds=self._engine.now() - began,
                 )
         return result
@@ -611,20 +611,20 @@ class Run:
                 why=str(error),
             )
         except asyncio.CancelledError:
-            if self._commands.outcome == "failed":  # no task has cancelled it
+            if self._steps.outcome == "failed":  # no task has cancelled it
                 log.exception("schedule %r: the run of %s failed", name, due)
             raise
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException:  # a panic of an extension in Rust is no Exception
-            if self._commands.outcome == "timeout":
+            if self._steps.outcome == "timeout":
                 log.warning("schedule %r: the run of %s was cancelled after at_most=%g s", name, due, at_most)
             else:
                 log.exception("schedule %r: the run of %s failed", name, due)
 
     def take_back(self) -> None:
         """Synchronous: the job was never called, and another process may run the tick."""
-        if not self._commands.outcome:
+        if not self._steps.outcome:
             possession = self.lease._possession  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - a callback cannot await
             possession.lose("its schedule was stopped before the run began")
             self._engine.take_back(possession.ending(), self.lease.ttl)
@@ -649,7 +649,7 @@ class Claims:
     __slots__ = ("_clock", "_doubtful", "_engine", "_name", "_options", "_skips", "_zone")
 
     def __init__(
-        self, engine: Context, name: str, options: Options, clock: ServerClock, zone: dt.tzinfo = dt.UTC
+        self, engine: Engine, name: str, options: Options, clock: ServerClock, zone: dt.tzinfo = dt.UTC
     ) -> None:
         self._engine = engine
         self._name = name
@@ -671,7 +671,7 @@ class Claims:
         engine = self._engine
         while True:
             await self.settle()
-            commands = TickSteps(
+            steps = TickSteps(
                 engine.settings.prefix,
                 self._name,
                 ask,
@@ -679,7 +679,7 @@ class Claims:
                 session=engine.session_id,
             )
             # Each claim has a gate of its own: no claim waits in it, and runs go on side by side.
-            resource = Resource(commands, ("schedule", self._name, engine.token()), _SEVERAL)
+            resource = Resource(steps, ("schedule", self._name, engine.token()), _SEVERAL)
             binding: Binding[Lease] = Binding(
                 engine,
                 resource,
@@ -690,18 +690,18 @@ class Claims:
                 beside=f',"definition":"{ask.definition}"',
             )
             asked_at = engine.now()
-            self._doubtful = commands
+            self._doubtful = steps
             lease = await binding.try_acquire()
-            reply = commands.reply
+            reply = steps.reply
             assert reply is not None
             early = isinstance(reply, NotClaimed) and reply.why == "early"
             self._clock.heard(reply.now_us, 0.0 if early else engine.now() - asked_at)
-            self._tell_lost(commands)
+            self._tell_lost(steps)
             self._tell_skipped(ask, reply)
             if lease is not None:
                 assert isinstance(reply, Claimed)
                 self._doubtful = None
-                return Run(engine, lease, commands, reply)
+                return Run(engine, lease, steps, reply)
             if isinstance(reply, Claimed):
                 return reply
             if reply.why != "gone":
@@ -714,12 +714,12 @@ class Claims:
         Raises:
             BackendError, SessionClosedError: As `claim`.
         """
-        if (commands := self._doubtful) is not None:
-            await self._engine.ask(commands.release(commands.token, self._options.first_ttl_ms))
+        if (steps := self._doubtful) is not None:
+            await self._engine.ask(steps.release(steps.token, self._options.first_ttl_ms))
             self._doubtful = None
 
-    def _tell_lost(self, commands: TickSteps) -> None:
-        for text in commands.lost:
+    def _tell_lost(self, steps: TickSteps) -> None:
+        for text in steps.lost:
             run = lost_run(text, self._zone)
             what = f"the run of {run.due}" if run.due else f"the run out of turn of {run.began}"
             self._engine.events.ran(run.fencing_token, "schedule", self._name, "lost", seconds=0.0)
@@ -853,7 +853,7 @@ def nearest(dues: Dues, now: int) -> int:
 
 
 async def claim_nearest(
-    engine: Context, name: str, dues: Dues, options: Options, policy: Policy = ONCE
+    engine: Engine, name: str, dues: Dues, options: Options, policy: Policy = ONCE
 ) -> Run | NotClaimed:
     """Waits until the tick is due by the server's clock, claims it, and is refused if another machine has it.
 
@@ -884,7 +884,7 @@ async def claim_nearest(
                 await engine.sleep(min(_LOOK_AGAIN, (found.ends_in or 0) / 1000 + 0.002))
 
 
-async def trigger(engine: Context, settings: Settings) -> Run | None:
+async def trigger(engine: Engine, settings: Settings) -> Run | None:
     """A run out of turn, or None while another one goes on that is not to be waited for."""
     plan = Plan(settings.name, settings.dues, settings.policy)
     with server_clock(engine, settings.name) as clock:
@@ -921,7 +921,7 @@ class Keeper:
 
     __slots__ = ("_ended_runs", "_engine", "_job", "_nap", "_plan", "_runs", "_settings", "ended_by")
 
-    def __init__(self, engine: Context, settings: Settings, job: Job) -> None:
+    def __init__(self, engine: Engine, settings: Settings, job: Job) -> None:
         self._engine = engine
         self._settings = settings
         self._job = job

@@ -12,7 +12,7 @@ from typing import Any, Final, Never, ParamSpec, Self, TypeVar, cast, final
 
 from ..._tasks import spawn
 from ...errors import SessionClosedError
-from ...lock.context import Context
+from ...lock.engine import Engine
 from ...lock.misuse import AsyncOnly
 from ...lock.options import Metadata, Seconds, reject_unknown, whole_number
 from ...lock.sources import Client, engine_of, source_of
@@ -200,7 +200,7 @@ class Schedule(AsyncOnly):
         job = self._ensure_job()
         return Keeper(self._engine(), self._settings, job)
 
-    def _engine(self) -> Context:
+    def _engine(self) -> Engine:
         return engine_of(self._source, self)
 
     def _ensure_job(self) -> Job:

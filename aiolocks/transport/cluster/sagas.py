@@ -46,9 +46,9 @@ from typing import Any, Final, TypeVar, final
 
 from .. import clocks
 from ..answers import Answer, Granted, Refused, Released
-from ..commands.standing import BEHIND, PASSING, SEATED, STAYING, WAITING
 from ..faults import Fault
 from ..request import Request, take_back
+from ..steps.standing import BEHIND, PASSING, SEATED, STAYING, WAITING
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from aiolocks.kinds.permits import PermitSteps
 from aiolocks.kinds.spans import Span, SpanSteps
 from aiolocks.lock.lease import SIMPLE, QueuePolicy
-from aiolocks.transport.commands.lock import LockSteps
+from aiolocks.transport.steps.lock import LockSteps
 
 RETENTION_MS = 3_600_000
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from aiolocks.transport.commands.family import kinds
 from aiolocks.transport.request import Script
+from aiolocks.transport.steps.family import kinds
 
 
 @dataclass(frozen=True)

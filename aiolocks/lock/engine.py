@@ -200,7 +200,7 @@ class Waiting(Protocol):
 
 
 @final
-class Context:
+class Engine:
     """The connection, the watchdog, the gates and the counts of one session.
 
     Invariant: once `closing` is set no caller is admitted; what was admitted before can still release.
@@ -260,7 +260,7 @@ class Context:
         watchdog: Watchdog,
         bells: Bells,
         ward: Ward | None,
-        make_search: Callable[[Context], Search],
+        make_search: Callable[[Engine], Search],
         kept: Any,
     ) -> None:
         self.session_id = session_id
