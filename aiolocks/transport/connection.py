@@ -186,7 +186,7 @@ class Multiplexed(asyncio.Protocol):
         self._queue: deque[Request[Any]] = deque()  # not written yet
         self._inflight: deque[Request[Any]] = deque()  # written, reply to come
         # Stands for each CACHING, whose reply says nothing; its time is that of the last one.
-        self._unheeded: Request[Any] = bare(()).ask(ignore, ignore, until=math.inf)
+        self._unheeded = _Unheeded(None, (), (), ignore).ask(ignore, ignore, until=math.inf)
         self._unheeded.done = True
         self._raw: RawConnection | None = None
         self._replies = Replies()
@@ -343,6 +343,9 @@ class Multiplexed(asyncio.Protocol):
                     request = head + pack(call.args)[4:]  # without the number of the words
                 if len(request) > LONG and self._take_aside(call):
                     continue
+                if call.watched:
+                    for words in self._wakeups.before_arming(call.watched):
+                        parts.append(self._put_before(words, now, steady))  # noqa: PERF401 - a list more
                 call.sent = now
                 call.sent_steady = steady
                 call.written = True
@@ -357,8 +360,8 @@ class Multiplexed(asyncio.Protocol):
                 continue
             # 3. A call with `elsewhere` comes right after its ASKING: nothing goes between.
             if heard := call.bells or (() if call.elsewhere else call.watched):
-                arming = self._wakeups.before_arming(heard)
-                parts.extend(self._put_before(words, now, steady) for words in arming)
+                for words in self._wakeups.before_arming(heard):
+                    parts.append(self._put_before(words, now, steady))  # noqa: PERF401 - a list more
             self._put(call, now, steady)
             parts.append(request)
             last = call
@@ -1100,6 +1103,14 @@ class Multiplexed(asyncio.Protocol):
         for call in (*self._inflight, *self._queue):
             call.fault(faults.session_closed())
         self._queue.clear()
+
+
+@final
+class _Unheeded(Request[None]):
+    """A request whose reply says nothing."""
+
+    def reply(self, raw: Any) -> None:
+        pass
 
 
 def bare(words: Words) -> Request[Any]:
