@@ -81,10 +81,11 @@ class Turns:
         self.others = others
 
     def begin(self, others: int, now: float) -> None:
-        """As `granted`, where nothing is owed, and no woken waiter may go first."""
+        """As `granted`, where nothing is owed."""
         self._giving = False
         self._run = 0
         self._since = now
+        self.yielding_until = 0.0
         self.others = others
 
     def others_ask(self) -> None:
@@ -415,38 +416,46 @@ class Gate:
 
     @property
     def settled(self) -> bool:
-        """Whether no task of this session waits or asks, and nothing is remembered or owed.
+        """Whether no task of this session waits or asks, and none is owed a turn.
 
-        Until the next step that may change that, `stirred` is False.
+        Until the next step that may change that, or gives waiters of other processes a turn, `stirred` is
+        False.
         """
-        if not self._queue and self.alone:
+        if self._queue or self._busy:
+            return False
+        if not self._in_turn and not self._turns.yielding_until:
             self.stirred = False
-        return not self.stirred
+        return True
 
     @property
     def idle(self) -> bool:
-        """Whether a task that comes now asks without a waiter: it is settled, and no holder excludes it."""
+        """Whether a task that comes now asks without a waiter: it is settled, and no holder excludes it.
+
+        Where it is another process's turn, the task's request says so (`next_in_turn`).
+        """
         return self.asking is None and not self.here.closed and (not self.stirred or self.settled)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a task of this session asks the server, or will yet tell other processes of something."""
+        return (
+            self._head is not None
+            or bool(self._beside)
+            or self.place_taken
+            or self.asking is not None
+            or self._turns.owed
+        )
 
     @property
     def alone(self) -> bool:
         """Whether a task that comes now waits for tasks of this session at most.
 
-        No task of this session asks the server, and nothing is owed to other processes.
+        No task of this session asks the server, and no turn is owed to other processes, or given.
         """
-        turns = self._turns
-        return not (
-            self._head is not None
-            or self._beside
-            or self.place_taken
-            or self.asking is not None
-            or self._in_turn
-            or turns.owed
-            or turns.yielding_until
-        )
+        return not (self._busy or self._in_turn or self._turns.yielding_until)
 
     def first_ask_granted(self, lease: Possession, others: int, now: float) -> None:
-        """It was granted, and nothing has come between: no turn is owed or given."""
+        """It was granted, and nothing has come between: no turn is owed."""
         self.asking = self.refusal = None
         self.answered_at = now
         if self.contended_bell:
@@ -494,7 +503,7 @@ class Gate:
             assert not self._queue, "a waiter is queued, and nobody asks"
             self.pass_by(acquisition.lease)
             self._head = acquisition
-            acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
+            acquisition.take_turn(woken=False, in_turn=self.next_in_turn())
         elif (nests := acquisition.lease.nests) and self.here.are_of(acquisition.lease.owner):
             self._beside[acquisition] = None
             acquisition.take_turn(woken=False, in_turn=False)
@@ -637,7 +646,7 @@ class Gate:
             if self._queue or self._beside or self._entering:
                 self._admit_next()
         elif not self.policy.together:
-            self._head.prompt("local", in_turn=self._next_in_turn())
+            self._head.prompt("local", in_turn=self.next_in_turn())
 
     def not_waited_for(self) -> None:
         """No exit waits for the release that was just sent: the next request may go right behind it.
@@ -688,7 +697,8 @@ class Gate:
         """Whether other processes go first."""
         return self._turns.yielding(self._engine.now)
 
-    def _next_in_turn(self) -> bool:
+    def next_in_turn(self) -> bool:
+        """Whether the next request goes behind waiters of other processes; asked once for each request."""
         if not self._in_turn:
             return self._turns.yielding_until > 0.0 and self._turns.yielding(self._engine.now)
         self._in_turn = False
@@ -702,7 +712,7 @@ class Gate:
             self._head = acquisition
         else:
             self._beside[acquisition] = None
-        acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
+        acquisition.take_turn(woken=True, in_turn=self.next_in_turn())
 
     def _admit_owners(self) -> None:
         """Other waiters of the owner that has just got in ask for it as well."""
