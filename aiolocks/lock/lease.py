@@ -757,8 +757,10 @@ class Possession(BodyScope, Releasing, Claim):
         # As `Request.ask`.
         request.on_reply = self._answered
         request.on_fault = self._unanswered
-        patience = self.steps.hasty or options.ttl
-        request.until = started + (patience if blocking_timeout is None else blocking_timeout)
+        patience, hasty = options.ttl if blocking_timeout is None else blocking_timeout, self.steps.hasty
+        if hasty is not None:  # as `Waiter._ask_until`
+            patience = hasty if blocking_timeout is None else min(hasty, blocking_timeout)
+        request.until = started + patience
         request.on_late = engine.wake_own
         engine.waiting[self] = None
         gate.asking = self

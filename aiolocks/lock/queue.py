@@ -343,7 +343,7 @@ class Gate:
         """That waiter asks: the flags by which the server is told how it stands to other waiters."""
         if self.silent_since is None:
             self.silent_since = self._engine.now()
-        standing = IN_TURN if self.policy.strict else 0
+        standing = self.first_standing
         if self.place_taken:
             standing |= SEATED
         if self._turns.owed:
@@ -353,6 +353,7 @@ class Gate:
                 standing |= STAYING
             if acquisition in self._queue:
                 standing |= BEHIND
+                standing ^= TOLD
         return standing
 
     def answered(self, now: float) -> None:
@@ -416,14 +417,21 @@ class Gate:
 
     @property
     def settled(self) -> bool:
-        """Whether no task of this session waits or asks, and none is owed a turn.
+        """Whether no task of this session waits or asks, and no turn is owed to other processes.
 
-        Until the next step that may change that, or gives waiters of other processes a turn, `stirred` is
-        False.
+        Until the next step that may change that, or gives another process a turn, `stirred` is False.
         """
-        if self._queue or self._busy:
+        turns = self._turns
+        if (
+            self._head is not None
+            or self._queue
+            or self._beside
+            or self.place_taken
+            or self.asking is not None
+            or turns.owed
+        ):
             return False
-        if not self._in_turn and not self._turns.yielding_until:
+        if not (self._in_turn or turns.yielding_until):
             self.stirred = False
         return True
 
@@ -436,23 +444,21 @@ class Gate:
         return self.asking is None and not self.here.closed and (not self.stirred or self.settled)
 
     @property
-    def _busy(self) -> bool:
-        """Whether a task of this session asks the server, or will yet tell other processes of something."""
-        return (
-            self._head is not None
-            or bool(self._beside)
-            or self.place_taken
-            or self.asking is not None
-            or self._turns.owed
-        )
-
-    @property
     def alone(self) -> bool:
         """Whether a task that comes now waits for tasks of this session at most.
 
-        No task of this session asks the server, and no turn is owed to other processes, or given.
+        No task of this session asks the server, and nothing is owed to other processes.
         """
-        return not (self._busy or self._in_turn or self._turns.yielding_until)
+        turns = self._turns
+        return not (
+            self._head is not None
+            or self._beside
+            or self.place_taken
+            or self.asking is not None
+            or self._in_turn
+            or turns.owed
+            or turns.yielding_until
+        )
 
     def first_ask_granted(self, lease: Possession, others: int, now: float) -> None:
         """It was granted, and nothing has come between: no turn is owed."""
