@@ -30,7 +30,7 @@ from .clock import seconds
 from .waiter import Waiter
 
 if TYPE_CHECKING:
-    from ..transport import Granted, Refused, Request
+    from ..transport import Fault, Granted, Refused, Request
     from ..transport.steps.base import NameSteps
     from .engine import Engine
     from .lease import Possession, Resource
@@ -265,6 +265,7 @@ class Gate:
         "__weakref__",
         "_answered",
         "_armed",
+        "_bells",
         "_beside",
         "_engine",
         "_entering",
@@ -311,6 +312,7 @@ class Gate:
         self.first_standing = WAITING | TOLD | (IN_TURN if self.policy.strict else 0)
         self.stirred = False  # a task may wait, or something be remembered or owed: see `settled`
         self.place_taken = False
+        self._bells: tuple[bytes, ...] | None = None  # made when they are first needed
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
         self.seated = False  # the last refusal of a waiter has hung it up
@@ -802,7 +804,10 @@ class Gate:
     @property
     def bells(self) -> tuple[bytes, ...]:
         """The keys by which it is known; several where it waits in several slots."""
-        return self._resource.steps.all_bells
+        bells = self._bells
+        if bells is None:
+            bells = self._bells = self._resource.steps.all_bells
+        return bells
 
     @property
     def armed(self) -> bool:
@@ -833,15 +838,18 @@ class Gate:
         """A request that reads the bell goes right behind one that asks."""
         self._listens_along = True
 
-    def heard_along(self, hangs: bool | None) -> None:  # noqa: FBT001 - a reply
-        """The answer to that: whether the bell hangs, and is heard from then on; None: there is none.
+    def not_heard_along(self, _: Fault) -> None:
+        """There is no answer to that."""
+        self._listens_along = False
+        self.unheard()
+
+    def heard_along(self, hangs: bool) -> None:  # noqa: FBT001 - a reply
+        """The answer to that: whether the bell hangs, and is heard from then on.
 
         Where it came before the refusal, which was sent again, the refusal finds that nothing was heard.
         """
         self._listens_along = False
-        if hangs is None:
-            self.unheard()
-        elif self._armed and not self._answered:
+        if self._armed and not self._answered:
             if hangs:
                 self._answered = True
                 self._unseated = 0

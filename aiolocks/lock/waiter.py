@@ -29,6 +29,7 @@ from ..transport import (
     Granted,
     Proof,
     Request,
+    clocks,
     ignore,
     too_soon,
 )
@@ -372,7 +373,8 @@ class Acquiring(ABC):
         self._let_in(call)
         answer.sent, answer.sent_steady = call.sent, call.sent_steady
         grant = answer
-        if engine.elapsed((call.sent, call.sent_steady)) >= options.dependable:
+        in_time = options.dependable
+        if now - call.sent >= in_time or clocks.steady() - call.sent_steady >= in_time:  # as `Engine.elapsed`
             # Its time was over before the reply arrived: given back.
             engine.undo(self.lease, options.first_ttl)
             self._came_late(call, now)
@@ -852,19 +854,20 @@ class Waiter(Acquiring):
     def _tell_waiting(self) -> None:
         if not self._told and not self._brief:
             self._told = True
-            self._note_holders()
-            self._engine.events.waiting(
-                self.target.kind, self.target.name, self.holders, context=self.context
-            )
+            target, events = self.target, self._engine.events
+            if events.wants_holders:
+                self._note_holders()
+            events.waiting(target.kind, target.name, self.holders, context=self.context)
             if self._inside:
                 self._engine.entangled(self)
 
     def _note_holders(self) -> None:
-        if self._engine.events.wants_holders and not self.holders:
+        if not self.holders:
             self.holders = self._holders(self._engine.now())
 
     def _tell_waited(self) -> None:
-        self._note_holders()  # a waiter that began behind tasks of its session may know only now
+        if self._engine.events.wants_holders:
+            self._note_holders()  # a waiter that began behind tasks of its session may know only now
         if self.needless:
             how = "needless"
         else:
@@ -904,16 +907,17 @@ class Waiter(Acquiring):
             self._gate.watch_no_more(self)
             if self._engine.detector is not None:
                 self._engine.detector.discard(self)
-            self._tell_waited()
+            if self._engine.events.tells_waited:
+                self._tell_waited()
 
     # -- the end of its patience
 
     def _ask_until(self) -> float:
-        deadline, hasty = self._deadline, self.lease.steps.hasty
-        if hasty is None:
-            return self._silence_ends() if deadline is None else deadline
-        until = self._engine.now() + hasty
-        return until if deadline is None else min(until, deadline)
+        until, hasty = self._deadline, self.lease.steps.hasty
+        if hasty is not None:
+            soon = self._engine.now() + hasty
+            return soon if until is None else min(soon, until)
+        return self._silence_ends() if until is None else until
 
     def _silence_ends(self) -> float:
         """When the server will have said neither yes nor no for a ttl, to us or to a waiter before us."""
