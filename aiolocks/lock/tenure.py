@@ -516,7 +516,7 @@ class Tenure(Claim):
         possession.context = None
         # 3. The first waiter of the session has it next. If there is none, its watch, and its place among the
         # holders of the gate, stay for the next hit.
-        if following is not None:
+        if following:
             gate.here.remove(self.token)
             following.given(self.handed(), self)
             return True
