@@ -12,7 +12,7 @@ import functools
 import heapq
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
@@ -48,7 +48,8 @@ class Watch:
     """Until when the server has a lease, and the requests that say so: from its grant to its end.
 
     It has a weak hold on the possession. A possession to which no code refers any more is collected, and its
-    renewals end: so the caller of a method gives the possession.
+    renewals end: so the caller of a method gives the possession. The watch of a tenure serves one possession
+    after the other; between them it has none, and nothing is done for it.
 
     Invariants:
     - `deadline` is never later than the end of the lease on the server, if both clocks run alike;
@@ -66,7 +67,8 @@ class Watch:
         deadline: Loop time until which its holder may rely on it.
         doubted: Its last renewal has had no answer yet, or an error for an answer.
         entered: When the watchdog tends it; infinity: it has no entry there, or none that counts.
-        guarded: The guard looks after it.
+        guarded: The guard looks after it, from the first body on.
+        holder: The possession; None before the first one, between two of a tenure, and after the end.
         margin: Seconds before the end at which the event loop must have run.
         renewal: The request that is under way; also a question whether it is held.
         renewal_due: Loop time of the next one.
@@ -79,17 +81,17 @@ class Watch:
     # Most leases never change these values: so the class has them, and not each lease.
     _changed = False  # it must be asked for, as the server has told of a change
     _end = NEVER  # when it ends whatever renewals could do
-    _of: weakref.ref[Possession] | None = None  # until it ends
     _retries = 0
     alone = False  # see `Tracked`
     at_limit = False  # the server's ttl reaches to the end of max_hold
     doubted = False
     guarded = False
+    entered = NEVER
+    holder: weakref.ref[Possession] | None = None
     renewal: Request[Any] | None = None
     stopping = False
     watched: tuple[bytes, ...] = ()
     deadline: float
-    entered: float
     renewal_due: float
     watchdog: Watchdog
 
@@ -115,13 +117,8 @@ class Watch:
             self.ask_by(sent + _ARMED_AFTER)
 
     def __call__(self) -> Possession | None:
-        """Its possession; None: it has ended, or no code refers to the possession any more."""
-        return None if self._of is None else self._of()
-
-    def lies_idle(self) -> None:
-        """After its end: another possession may have it."""
-        self._changed = self.guarded = False
-        self.watched = ()
+        """Its possession; None: it has none now, or no code refers to the possession any more."""
+        return None if self.holder is None else self.holder()
 
     # -- until when: arithmetic, and nothing else
 
@@ -259,7 +256,7 @@ class Watch:
             watchdog.tracked.disarm(self, self.watched)
         if self.renewal is not None:
             self.drop_renewal()
-        self._of = None
+        self.holder = None
         self.entered = NEVER  # as `Watchdog.forget`
         watchdog.watches.discard(self)
         if not watchdog.watches:
@@ -283,7 +280,7 @@ class Watch:
                 possession.lose(possession.why_over())
                 return NEVER
             possession.begin_grace(self.deadline - moment)
-            if self._of is None:
+            if self.holder is None:
                 return NEVER  # a handler of the log has let go of it
             end = self.deadline
         if self.renewal is not None:
@@ -384,7 +381,7 @@ class Watch:
 
     def _renewed(self, held: Kept) -> None:
         renewal, self.renewal = self.renewal, None
-        possession = None if self._of is None else self._of()
+        possession = None if self.holder is None else self.holder()
         if possession is None:
             return
         if not held:
@@ -581,14 +578,17 @@ class Watchdog:
     list of watches.
 
     Invariants:
-    - a watched possession has exactly one entry that counts (`Watch.entered`), which is not later than it is
-      due, or has been tended a moment ago and will have one; all other entries are stale;
+    - a watch with a possession has exactly one entry that counts (`Watch.entered`), not later than it is due,
+      or has been tended a moment ago and will have one; all other entries are stale;
+    - a watch between two possessions keeps its entry until that is due, and then has none;
     - a forgotten possession is never tended again, whatever entries it has left.
 
     Attributes:
+        idle: As many as there are watches between two possessions.
         watches: The possessions that are looked after.
     """
 
+    idle: Sized = ()
     tracked: Tracked
 
     def __init__(self, loop: asyncio.AbstractEventLoop, events: Events, resumption: Resumption) -> None:
@@ -607,7 +607,7 @@ class Watchdog:
         self._stall = (0.0, 0.0)  # the last stall of the loop that was noticed: from when to when
 
     def __len__(self) -> int:
-        return len(self.watches)
+        return len(self.watches) - len(self.idle)
 
     def possessions(self) -> list[Possession]:
         return [possession for watch in self.watches if (possession := watch()) is not None]
@@ -644,9 +644,8 @@ class Watchdog:
         watch: Watch | None = possession.watch
         if watch is None:
             watch = possession.watch = possession.term
-            watch._of = weakref.ref(possession)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
+            watch.holder = weakref.ref(possession)
             watch.watchdog = self
-            watch.entered = NEVER
             self.watches.add(watch)
         due = watch.deadline if watch.stopping else watch.deadline - watch.grace  # as `due`
         due = min(due, watch.renewal_due)
@@ -759,8 +758,8 @@ class Watchdog:
                 if watch.entered != moment:
                     continue  # stale
                 watch.entered = NEVER
-                if (of := watch._of) is None or (possession := of()) is None:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
-                    continue
+                if (holder := watch.holder) is None or (possession := holder()) is None:
+                    continue  # its next possession needs an entry
                 if hears is None:  # as of now: it is asked for each renewal
                     hears = possession.engine.hears
                 again = watch.tend(possession, now, steady, hears=hears)
