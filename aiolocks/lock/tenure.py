@@ -286,9 +286,9 @@ class KeptClaim(Claim):
         return cast("KeptSteps", self.steps)
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
-        return self.kept_steps.let_go(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
+        return self.kept_steps.release_kept(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
 
-    def ending(self, *, ring: bool = True) -> Request[Released]:
+    def release_used(self, *, ring: bool = True) -> Request[Released]:
         return self.release(ring=ring)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
@@ -623,8 +623,8 @@ class KeptPossession(Possession):
             return super().release(ring=ring, leave=leave)
         return self._kept.release(ring=ring, leave=leave)
 
-    def ending(self, *, ring: bool = True) -> Request[Released]:
-        return super().ending(ring=ring) if self._kept is None else self._kept.ending(ring=ring)
+    def release_used(self, *, ring: bool = True) -> Request[Released]:
+        return super().release_used(ring=ring) if self._kept is None else self._kept.release_used(ring=ring)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
         if self._kept is None:
@@ -681,7 +681,7 @@ class KeptPossession(Possession):
 
     def begin_release(self) -> asyncio.Future[None] | None:
         tenure = self.tenure
-        if tenure is not None and self.end is None and not self._letting_go and tenure.keep(self):
+        if tenure is not None and self.end is None and not self._releasing and tenure.keep(self):
             return None
         return super().begin_release()
 
@@ -692,10 +692,10 @@ class KeptPossession(Possession):
 
     def passed_on(self, now: float) -> None:
         """Its session keeps the lease, for the next holder."""
+        self.end_watch()
         self.end = RELEASED
         if self._over is not None:
             self._over.set()
-        self.leave_watch()
         self.term.lies_idle()
         self.engine.events.released(self, now - self.granted_at)
         self.context = None

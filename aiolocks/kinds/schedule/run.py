@@ -627,7 +627,7 @@ class Run:
         if not self._steps.outcome:
             possession = self.lease._possession  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - a callback cannot await
             possession.lose("its schedule was stopped before the run began")
-            self._engine.take_back(possession.ending(), self.lease.ttl)
+            self._engine.take_back(possession.release_used(), self.lease.ttl)
 
 
 def _described(error: BaseException) -> str:
