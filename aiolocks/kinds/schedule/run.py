@@ -838,8 +838,6 @@ class Settings:
 
 ONCE: Final = Policy(overlap="skip", misfire="latest", redo=0, jitter=0)
 _AGAIN: Final = ("early", "busy")
-_LOOK_AGAIN: Final = 1.0
-"""Seconds: a queued tick looks that often whether the other run has ended."""
 
 
 def nearest(dues: Dues, now: int) -> int:
@@ -881,7 +879,7 @@ async def claim_nearest(
             if isinstance(found, NotClaimed) and found.why == "busy":
                 if policy.overlap != "queue":
                     return found
-                await engine.sleep(min(_LOOK_AGAIN, (found.ends_in or 0) / 1000 + 0.002))
+                await engine.sleep(found.look_again / 1000)
 
 
 async def trigger(engine: Engine, settings: Settings) -> Run | None:
@@ -895,8 +893,7 @@ async def trigger(engine: Engine, settings: Settings) -> Run | None:
                 return found
             if isinstance(found, NotClaimed) and found.why == "skipped":
                 return None
-            ends_in = found.ends_in if isinstance(found, NotClaimed) else 0
-            await engine.sleep(min(_LOOK_AGAIN, (ends_in or 0) / 1000 + 0.002))
+            await engine.sleep(found.look_again / 1000 if isinstance(found, NotClaimed) else 0.002)
 
 
 # -- One process that keeps a schedule: it waits for each tick, claims it, and calls the job.
