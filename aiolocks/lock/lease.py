@@ -300,9 +300,6 @@ class BodyScope:
 
     Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
 
-    Args:
-        cancels: Whether a loss cancels the body (`on_lost="cancel"`).
-
     Attributes:
         ended: The exit is over, with its release.
         left: The body has ended.
@@ -311,19 +308,19 @@ class BodyScope:
     """
 
     _before = 0  # the count right before our own cancellation
+    _cancels = True  # a loss cancels the body (`on_lost="cancel"`)
     _notice: _Notice | None = None
     ended = False
     left = False
     told = False
     task: Any = None
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError(_NO_TASK)
         self.loop = loop
         self.task = task
-        self._cancels = cancels
         self._at_entry = task.cancelling()
 
     @property
@@ -516,7 +513,6 @@ class Releasing:
     Args:
         until: Loop time at which the lease ends anyway.
         on_end: Called once, when it has ended, before the waiting tasks are told.
-        corked: Something follows that is to leave in the same write.
     """
 
     _call: Request[Released] | None = None
@@ -537,14 +533,13 @@ class Releasing:
         *,
         until: float,
         on_end: Callable[[Releasing], None] | None = None,
-        corked: bool = False,
     ) -> None:
         self.engine = engine
         self._on_end = on_end
-        self.send(command, until, corked=corked)
+        self.send(command, until, corked=False)
 
     def send(self, command: Request[Released], until: float, *, corked: bool, at_once: bool = False) -> None:
-        """It begins."""
+        """It begins. `corked`: something follows that is to leave in the same write."""
         engine = self.engine
         self._until = until
         self._followed = corked
@@ -1002,19 +997,10 @@ class Possession(BodyScope, Releasing, Claim):
         assert self.watch is not None, "what is held is watched"
         return self.watch
 
-    def not_owned(self) -> LockNotOwnedError:
-        """The error for a lease that has ended, and cannot be let go of."""
-        assert self.end is not None, "it can be let go of"
-        return LockNotOwnedError(self.label, self.name, self.end.reason, stolen_by=self.end.stolen_by)
-
-    def ensure_this_process(self) -> None:
-        """Raises in a fork of the holder."""
-        if self.engine.pid != current_pid():
-            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
-
     def ensure_here(self) -> None:
         """Raises unless this is the process and the event loop of the holder."""
-        self.ensure_this_process()
+        if self.engine.pid != current_pid():  # a fork of the holder
+            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
         if asyncio.get_running_loop() is not self.engine.loop:
             raise RuntimeError(
                 f"this lease of {self.label} {self.name!r} belongs to another event loop: use it there, or "
@@ -1171,7 +1157,9 @@ class Possession(BodyScope, Releasing, Claim):
                 if told not in getattr(error, "__notes__", ()):  # it may be asked again
                     note(error, told)
             return error
-        return None if self.end is None or self.end is RELEASED else self.not_owned()  # None: it goes on
+        if self.end is None or self.end is RELEASED:  # None: it goes on
+            return None
+        return LockNotOwnedError(self.label, self.name, self.end.reason, stolen_by=self.end.stolen_by)
 
     def send_release(self) -> None:
         """Sends its release."""
