@@ -43,6 +43,7 @@ from weakref import ref
 from .._tasks import empty_context
 from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError, SessionClosedError
 from ..transport import (
+    IN_TURN,
     Answer,
     Fault,
     Granted,
@@ -775,14 +776,19 @@ class Possession(BodyScope, Releasing, Claim):
         self._timeout = blocking_timeout
         self.inside = engine.entered.by(asyncio.current_task(loop))
         self.started = started = engine.now()
-        self._standing = gate.first_standing
-        self.request = request = self.acquire(options.first_ttl_ms, gate.first_standing)
+        standing = gate.first_standing
+        if gate.stirred and gate.next_in_turn():
+            standing |= IN_TURN
+        self._standing = standing
+        self.request = request = self.acquire(options.first_ttl_ms, standing)
         self.done = loop.create_future()  # from here on, a caller that leaves has something to take back
         # As `Request.ask`.
         request.on_reply = self._answered
         request.on_fault = self._unanswered
-        patience = self.steps.hasty or options.ttl
-        request.until = started + (patience if blocking_timeout is None else blocking_timeout)
+        patience, hasty = options.ttl if blocking_timeout is None else blocking_timeout, self.steps.hasty
+        if hasty is not None:  # as `Waiter._ask_until`
+            patience = hasty if blocking_timeout is None else min(hasty, blocking_timeout)
+        request.until = started + patience
         request.on_late = engine.wake_own
         engine.waiting[self] = None
         gate.asking = self
