@@ -23,6 +23,7 @@ from tests.unit.fakes import (
     hold,
     let_go,
     lose,
+    refuse,
     releasing,
 )
 
@@ -273,7 +274,7 @@ async def test_owned_asks_the_server(offline, transport) -> None:
 
 
 async def test_what_is_asked_without_a_call_is_asked_as_by_request_ask(offline, transport) -> None:
-    """The acquire and the release of each lease save that call; all that it sets must stand in both."""
+    """Acquires and releases save that call; all that it sets must stand in each place."""
 
     def asked(call: Request) -> None:
         late = offline._engine.wake_own
@@ -285,6 +286,9 @@ async def test_what_is_asked_without_a_call_is_asked_as_by_request_ask(offline, 
 
     acquiring = asyncio.create_task(Lock(offline, "name").acquire())
     acquire = await transport.asked("acquire")
+    asked(acquire)
+    refuse(acquire)
+    acquire = await transport.asked("acquire")  # of a waiter
     asked(acquire)
     grant(acquire)
     letting_go = releasing(await acquiring)
