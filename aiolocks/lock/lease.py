@@ -1825,7 +1825,10 @@ class Binding(Generic[LeaseT]):
     def _tell_not_had(self, acquisition: Acquiring | Possession, how: str) -> None:
         """In the task that has asked, however its acquire has ended without a lease."""
         waited = self.engine.now() - acquisition.started
-        self.engine.events.not_acquired(self.kind, self.name, waited, how, acquisition.holders)
+        holders = acquisition.holders
+        self.engine.events.tell(
+            "on_not_acquired", self.kind, self.name, seconds=waited, reason=how, holders=holders
+        )
 
     async def _answer_of_owner(self, lease: Possession) -> Acquiring:
         """A single try was refused for a lease that its session may keep without using it.
