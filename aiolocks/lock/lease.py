@@ -272,7 +272,7 @@ class End(NamedTuple):
     | state | what has ended it | function |
     |---|---|---|
     | `RELEASED` | the server has confirmed the release | `Possession._finish` |
-    | `RELEASED` | its holder let go, and its session keeps it for the next one | `KeptPossession.passed_on` |
+    | `RELEASED` | its holder let go, and its session keeps it for the next one | `Tenure.keep` |
     | `DETACHED` | its holder has given it away: its ttl runs | `Possession.detach` |
     | `LOST` | it cannot be relied on, or the server has not confirmed the release | `Possession.lose` |
 
@@ -328,6 +328,11 @@ class BodyScope:
     def entered_here(self) -> bool:
         """Whether this is the task that has entered."""
         return asyncio.current_task(self.loop) is self.task
+
+    @property
+    def cancellable(self) -> bool:
+        """Whether a task has entered it, and a loss cancels the body."""
+        return self.task is not None and self._cancels
 
     @property
     def unwinding(self) -> bool:
@@ -632,7 +637,7 @@ class Possession(BodyScope, Releasing, Claim):
     |---|---|---|---|
     | `ASKING`, as it is made | `HELD` | granted, and its task has its turn in time | `hold` |
     | `HELD` | `RELEASING` | its holder lets go, or its session closes: the release is sent | `send_release` |
-    | `HELD` | `ENDED` | its session keeps it for the next holder | `KeptPossession.passed_on` |
+    | `HELD` | `ENDED` | its session keeps it for the next holder | `Tenure.keep` |
     | `HELD` | `ENDED` | its holder has given it away | `detach` |
     | `HELD` | `ENDED` | it was lost, as its deadline, the server or the session says | `lose` |
     | `RELEASING` | `ENDED` | the server has answered the release, or has not in time | `_finish` |
@@ -1171,7 +1176,7 @@ class Possession(BodyScope, Releasing, Claim):
         """Sends its release."""
         # The order matters: no renewal may be sent after the release, and the try of the next waiter of this
         # session must be sent right after it.
-        watch = self.watch  # as `end_watch`
+        watch = self.watch
         self.watch = None
         assert watch is not None, "only what is held is released"
         watch.end()
@@ -1321,14 +1326,10 @@ class Possession(BodyScope, Releasing, Claim):
         if self._over is not None:
             self._over.set()
         if not self._releasing:  # else both were done as the release was sent
-            self.end_watch()
+            watch, self.watch = self.watch, None
+            assert watch is not None, "what is held has a watch"
+            watch.end()
             self.target.gate.holds_no_more(self.token)
-
-    def end_watch(self) -> None:
-        """It is not held any more: nothing is sent for it, nor heard of it, but its release."""
-        watch, self.watch = self.watch, None
-        assert watch is not None, "only what is held has a watch"
-        watch.end()
 
     def __repr__(self) -> str:
         phase = self.phase
@@ -1580,7 +1581,7 @@ class Lease(AsyncOnly):
         engine.entered.add(task, ref(possession))
         around = INSIDE.get()
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
-        if cancels and engine.ward is not None:
+        if cancels and not watch.guarded and engine.ward is not None:
             engine.ward.enter(watch)
         return task
 
@@ -1871,7 +1872,7 @@ class Binding(Generic[LeaseT]):
 
     async def locked(self) -> bool:
         kept = self.gate.kept
-        if kept is not None and kept.idle and kept.lasts:
+        if kept is not None and self.gate.asking is kept and kept.lasts:
             return False  # only this session keeps it, and no task uses it: a task of it that asks has it
         return await self.engine.ask(self.resource.steps.locked())
 
