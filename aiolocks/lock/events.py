@@ -136,7 +136,7 @@ class Events:
     not told.
     """
 
-    __slots__ = ("_hooks", "_told", "counters", "wants_holders")
+    __slots__ = ("_hooks", "_told", "counters", "tells_waited", "wants_holders")
 
     def __init__(self, listeners: Iterable[object]) -> None:
         self.counters: Final = Counters()
@@ -147,6 +147,7 @@ class Events:
             raise TypeError(f"listeners must be several, as in [listener], not {type(listeners).__name__}")
         for listener in listeners:
             self._add(listener)
+        self.tells_waited = self.wants_holders or bool(self._hooks["on_waited"])
 
     def _add(self, listener: object) -> None:
         if isinstance(listener, type):

@@ -43,6 +43,7 @@ from weakref import ref
 from .._tasks import empty_context
 from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError, SessionClosedError
 from ..transport import (
+    IN_TURN,
     Answer,
     Fault,
     Granted,
@@ -151,7 +152,7 @@ class Resource:
 
     def give_up(self, *, seat: str = "", leave: bool = False) -> Request[Released]:
         """The release of a token that holds nothing: it gives up the seat, and wakes other waiters."""
-        return self.steps.release(seat, 1000, leave=leave)
+        return self.steps.release(seat, Claim.ttl_ms, leave=leave)
 
 
 class Claim:
@@ -161,14 +162,14 @@ class Claim:
         at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
         steps: How it is asked for.
         metadata: The metadata of the lease, as JSON.
-        ttl_ms: The ttl of the last request.
+        ttl_ms: The ttl of the last request; before that, of a token that holds nothing.
     """
 
     at_least_ms = 0
+    ttl_ms = 1000
     steps: NameSteps
     metadata: str
     token: str
-    ttl_ms: int
 
     @property
     def given(self) -> int:
@@ -747,14 +748,19 @@ class Possession(BodyScope, Releasing, Claim):
         self._timeout = blocking_timeout
         self.inside = engine.entered.by(asyncio.current_task(loop))
         self.started = started = engine.now()
-        self._standing = gate.first_standing
-        self.request = request = self.acquire(options.first_ttl_ms, gate.first_standing)
+        standing = gate.first_standing
+        if gate.stirred and gate.next_in_turn():
+            standing |= IN_TURN
+        self._standing = standing
+        self.request = request = self.acquire(options.first_ttl_ms, standing)
         self.done = loop.create_future()  # from here on, a caller that leaves has something to take back
         # As `Request.ask`.
         request.on_reply = self._answered
         request.on_fault = self._unanswered
-        patience = self.steps.hasty or options.ttl
-        request.until = started + (patience if blocking_timeout is None else blocking_timeout)
+        patience, hasty = options.ttl if blocking_timeout is None else blocking_timeout, self.steps.hasty
+        if hasty is not None:  # as `Waiter._ask_until`
+            patience = hasty if blocking_timeout is None else min(hasty, blocking_timeout)
+        request.until = started + patience
         request.on_late = engine.wake_own
         engine.waiting[self] = None
         gate.asking = self

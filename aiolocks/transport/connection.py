@@ -357,8 +357,13 @@ class Multiplexed(asyncio.Protocol):
                 continue
             # 3. A call with `elsewhere` comes right after its ASKING: nothing goes between.
             if heard := call.bells or (() if call.elsewhere else call.watched):
-                arming = self._wakeups.before_arming(heard)
-                parts.extend(self._put_before(words, now, steady) for words in arming)
+                for words in self._wakeups.before_arming(heard):
+                    if words is CACHING:
+                        self._unheeded.sent = now
+                        inflight.append(self._unheeded)
+                        parts.append(_CACHING)
+                    else:
+                        parts.append(self._put_before(words, now, steady))
             self._put(call, now, steady)
             parts.append(request)
             last = call
@@ -392,10 +397,6 @@ class Multiplexed(asyncio.Protocol):
 
     def _put_before(self, words: Words, now: float, steady: float) -> bytes:
         """What makes the server tell of bells is on its way; its bytes."""
-        if words is CACHING:
-            self._unheeded.sent = now
-            self._inflight.append(self._unheeded)
-            return _CACHING
 
         def refused(fault: Fault) -> None:
             if isinstance(said := fault.error.__cause__, Exception):

@@ -219,7 +219,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A release makes the next waiter of the session ask.",
         python(
             "lock.queue:Gate.holder_gone",
-            without='self._head.prompt("local", in_turn=self._next_in_turn())',
+            without='self._head.prompt("local", in_turn=self.next_in_turn())',
             instead="pass",
         ),
         ("semaphore",),
@@ -252,7 +252,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A grant whose time was over before it came is not given out.",
         python(
             "lock.waiter:Acquiring._answered",
-            without="engine.elapsed((call.sent, call.sent_steady)) >= options.dependable",
+            without="now - call.sent >= in_time or clocks.steady() - call.sent_steady >= in_time",
             instead="False",
         ),
         ALL,
