@@ -1104,9 +1104,13 @@ class Combining:
             )
             outcomes = [Outcome.of_error(raised)] * len(items)
         own, elsewhere = ((), ()) if failed else self._have_ended(batch, outcomes)
-        answers = list(_pieces(_entries(elsewhere))) if elsewhere else ()
+        *first, last = _pieces(_entries(elsewhere)) if elsewhere else ((),)
         run = lease.fencing_token
-        await self._acknowledge(lease, Ack(lease.token, run, piece.upto, failed), own, answers)
+        ack = Ack(lease.token, run, piece.upto, failed, answers=last)
+        if first or engine.closing or lease.remaining() <= 0.0:
+            await self._acknowledge(lease, ack, own, first)
+        else:
+            self._steps.leave(ack)
         if not failed and (batch.left_out or batch.unread[1]):
             self._tell_dropped(batch)
         if items:
@@ -1239,11 +1243,12 @@ class Combining:
         return own, elsewhere
 
     async def _acknowledge(
-        self, lease: Lease, ack: Ack, own: Sequence[int], answers: Sequence[Sequence[Entry]]
+        self, lease: Lease, ack: Ack, own: Sequence[int], first: Sequence[Sequence[Entry]]
     ) -> None:
-        """Leaves the answers with the server, and says how the release of the lease ends the run.
+        """Leaves the first answers with the server, and says how the release of the lease ends the run.
 
-        The release takes the last of them along: in most cases, all.
+        The release takes the last of them along: in most cases, all. If that is so, and the lease is held,
+        there is nothing to wait for.
 
         A run that has ended is not repeated for the end of its lease or of its session: the server takes the
         acknowledgement of the run that had the lease last.
@@ -1252,11 +1257,7 @@ class Combining:
             LockLostError, SessionClosedError, CancelledError: The lease or the session has ended; whether the
                 run is acknowledged says `_acknowledged_run`.
         """
-        if len(answers) < 2 and not self._engine.closing and lease.remaining() > 0.0:
-            self._steps.leave(ack._replace(answers=answers[0]) if answers else ack)
-            return
-        first, last = answers[:-1], answers[-1] if answers else ()
-        ack = ack._replace(answers=last, late=self._stalled(lease) > 0)
+        ack = ack._replace(late=self._stalled(lease) > 0)
         arrived: BaseException | None = None
         if not self._is_over(lease):
             try:
