@@ -323,6 +323,11 @@ class BodyScope:
         return asyncio.current_task(self.loop) is self.task
 
     @property
+    def cancellable(self) -> bool:
+        """Whether a task has entered it, and a loss cancels the body."""
+        return self.task is not None and self._cancels
+
+    @property
     def unwinding(self) -> bool:
         """Whether the body was told to stop and has not ended."""
         return self._cancels and not self.left and not self.task.done()
@@ -1554,7 +1559,7 @@ class Lease(AsyncOnly):
         engine.entered.add(task, ref(possession))
         around = INSIDE.get()
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
-        if cancels and engine.ward is not None:
+        if cancels and not watch.guarded and engine.ward is not None:
             engine.ward.enter(watch)
         return task
 
@@ -1842,7 +1847,7 @@ class Binding(Generic[LeaseT]):
 
     async def locked(self) -> bool:
         kept = self.gate.kept
-        if kept is not None and kept.idle and kept.lasts:
+        if kept is not None and self.gate.asking is kept and kept.lasts:
             return False  # only this session keeps it, and no task uses it: a task of it that asks has it
         return await self.engine.ask(self.resource.steps.locked())
 
