@@ -684,7 +684,7 @@ class Watchdog:
         label, name = possession.label, possession.name
         # May run in any thread: only the loop's own changes the session.
         if not self._loop.is_closed():
-            gone = functools.partial(possession.gate.holder_vanished, possession.token)
+            gone = functools.partial(possession.gate.holder_dropped, possession.token)
             told = functools.partial(self._events.abandoned, label.lower(), name, context=possession.context)
             self._loop.call_soon_threadsafe(self._abandon, watch, gone, told, context=empty_context())
         what = (
