@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from .._tasks import empty_context
 from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore
 from .clock import NEVER, dependable, margin, milliseconds
+from .layout import laid_out
 from .process import current_pid
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ _PATIENCE: Final = 1.0
 
 
 @final
+@laid_out(
+    *("options", "grace", "ahead", "ttl", "span", "margin", "deadline", "renewal_due", "holder", "watchdog"),
+    *("entered", "renewal", "watched", "guarded", "_changed", "doubted", "_retries"),
+)
 class Watch:
     """Until when the server has a lease, and the requests that say so: from its grant to its end.
 
