@@ -479,7 +479,7 @@ FREE = -2
 
 
 async def lets_another_go_first(session: Session, transport, **options: Any) -> tuple[asyncio.Task[Any], Any]:
-    """A wait whose request goes behind a waiter that the release before it has rung; and what listens along."""
+    """A wait whose request goes behind a waiter that the release before it has rung; its `GET`."""
     transport.way = "tracking"
     before = await one_asleep(session, transport)
     transport.on_rung("tracking", transport.sent[-1].bells)
