@@ -360,11 +360,6 @@ class Gate:
                 standing ^= TOLD
         return standing
 
-    def answered(self, now: float) -> None:
-        """The server has answered a task of this session."""
-        self.answered_at = now
-        self.silent_since = None
-
     def refused_with(self, refusal: Refused, until: float | None) -> None:
         """A task of this session was refused: for all its waiters, that is the news."""
         if self.awaited or self._beside or self.asking is not None:
@@ -415,7 +410,8 @@ class Gate:
     @property
     def yielding_until(self) -> float:
         """When the waiter that was woken in another process has had its chance; 0 when there is none."""
-        return self._turns.yielding_until if self.policy.yields else 0.0
+        until = self._turns.yielding_until
+        return until if until and self.policy.yields else 0.0
 
     # -- an acquire that no other one has disturbed
 

@@ -358,11 +358,10 @@ class Acquiring(ABC):
         call, self._call = self._call, None
         assert call is not None
         call.on_reply = call.on_fault = ignore  # a round of a quorum knows it for longer
-        engine, options = self._engine, self.target.options
-        now = engine.now()
-        self.answered_at = now
+        engine, gate, options = self._engine, self._gate, self.target.options
+        self.answered_at = gate.answered_at = now = engine.now()
+        gate.silent_since = None
         self._maybe_executed = False
-        self._gate.answered(now)
         if not isinstance(answer, Granted):
             answer.heard = now
             self._unproved = None

@@ -308,8 +308,8 @@ class Bells:
 
 
 def telling(key: bytes) -> Request[Any]:
-    """Makes the server tell of the next change of a key that is there for a moment only."""
-    return Request(None, (key,), ("GET", key), ignore, lane=key.decode(), bells=(key,))
+    """As `hanging`, of a key that is there for a moment only; the look for it goes behind, in this lane."""
+    return hanging(key, key.decode())
 
 
 @final

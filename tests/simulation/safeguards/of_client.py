@@ -93,8 +93,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter that asks where the last acquire was refused reads its bell right behind.",
         python(
             "lock.wakeups:Bells.ask_and_listen",
-            without="transport.send(listens.",
-            instead="(listens.",
+            without="transport.send(listens)",
+            instead="pass",
         ),
         ("lock", "fairlock", "semaphore"),
         covered_by="heartbeat",
