@@ -124,6 +124,7 @@ class Here:
 
     Invariants:
     - `closed` says whether one of them excludes all waiters, who then do not ask;
+    - the token of a tenure that no task uses stands among them, until that is over: before a task asks;
     - it keeps no lease alive that its task has: a lease that no other code refers to must be collected.
 
     Attributes:
@@ -496,7 +497,7 @@ class Gate:
 
     def pass_by(self, lease: Possession) -> None:
         """It asks, or has asked, beside a lease of a tenure, or one that may begin it: that is told."""
-        if self.kept is not None and self.kept.claim is not lease.claim:
+        if self.kept is not None and self.kept is not lease.claim:
             self.kept.pass_by()
 
     # -- waiters in general
@@ -600,7 +601,7 @@ class Gate:
     def holder_releasing(self, token: str) -> bool:
         """Called if `awaited`: whether the release of this holder must wake a waiter of another process.
 
-        If not, then `holder_gone` follows, which makes the head try right behind it.
+        If not, then `holds_no_more` follows, which makes the head try right behind it.
         """
         if not self.policy.quiet or token not in self.here:
             return True
@@ -625,20 +626,23 @@ class Gate:
         if not self.alone or self.here.several:
             return False
         waiter = next(iter(self._queue), None)
-        return waiter if waiter is None or tenure.serves(waiter.target) else False
+        if waiter is None:
+            self.stirred = False  # as `settled`
+            return None
+        return waiter if tenure.serves(waiter.target) else False
 
     def others_go_first(self) -> None:
         """Another session asks for what this session keeps: this session goes behind the other one."""
         self._turns.others_ask()
         self._in_turn = self.stirred = True
 
-    def holder_vanished(self, token: str) -> None:
+    def holder_dropped(self, token: str) -> None:
         """A grant is given back, or its lease was collected."""
-        if self.kept is not None and self.kept.claim.token == token:
+        if self.kept is not None and self.kept.token == token:
             self.kept.over()
-        self.holder_gone(token)
+        self.holds_no_more(token)
 
-    def holder_gone(self, token: str) -> None:
+    def holds_no_more(self, token: str) -> None:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
         here = self.here
         if here.first == token and not here.also:  # as `Here.remove`

@@ -229,7 +229,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over here": Safeguard(
         "A release makes the next waiter of the session ask.",
         python(
-            "lock.queue:Gate.holder_gone",
+            "lock.queue:Gate.holds_no_more",
             without='self._head.prompt("local", in_turn=self.next_in_turn())',
             instead="pass",
         ),
