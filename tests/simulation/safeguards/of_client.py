@@ -254,9 +254,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: holding
     "renewal": Safeguard(
         "A lease is renewed while it is held.",
-        python(
-            "lock.renewal:Renewal.send", without="self._possession.engine.send(self._call)", instead="pass"
-        ),
+        python("lock.renewal:Watch._renew", without="possession.engine.send(renewal)", instead="pass"),
         ALL,
     ),
     "late grant": Safeguard(
@@ -281,8 +279,8 @@ OF_CLIENT: dict[str, Safeguard] = {
             ),
             python(
                 "lock.renewal:Watch.holds_from",
-                without="end = sent + dependable(self.span)",
-                instead="end = NEVER",
+                without="self.deadline = sent + ",
+                instead="self.deadline = NEVER + ",
             ),
         ),
         ALL,
@@ -292,7 +290,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "lost": Safeguard(
         "A renewal that finds another holder ends the lease.",
         python(
-            "lock.renewal:Renewal._answered",
+            "lock.renewal:Watch._renewed",
             without="if not held:",
             instead="if False:",
         ),
@@ -348,8 +346,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "Each renewal is tracked, for its write has ended what was tracked before.",
         python(
             "lock.renewal:Watch.renewal_now",
-            without="watch=self._listens(hears=hears)",
-            instead="watch=hears and not self.watched",
+            without="(hears or self.watched != ())",
+            instead="(hears and self.watched == ())",
         ),
         LOCKS,
         faulty=True,
