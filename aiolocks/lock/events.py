@@ -319,14 +319,13 @@ class Events:
         if hooks := self._hooks["on_acquired"]:
             _tell_holder(lease, hooks, _of(lease, 0.0, cached=True))
 
-    def renewed(self, leases: Iterable[Possession]) -> None:
+    def renewed(self, lease: Possession) -> None:
         hooks = self._hooks["on_renewed"]
         if hooks or log.isEnabledFor(DEBUG):
-            for lease in leases:
-                seconds = lease.remaining()
-                inside = within(lease.context)
-                inside(log.debug, "%s: renewed, %.3f s left", _named(lease), seconds)
-                inside(_tell, hooks, _of(lease, seconds))
+            seconds = lease.remaining()
+            inside = within(lease.context)
+            inside(log.debug, "%s: renewed, %.3f s left", _named(lease), seconds)
+            inside(_tell, hooks, _of(lease, seconds))
 
     def stolen(self, lease: Possession, seconds: float, before: str) -> None:
         """After `acquired`: by force, from the holder `before`, who had it for so long."""

@@ -1103,7 +1103,7 @@ class Possession(BodyScope, Releasing, Claim):
         engine.watchdog.watch(self)
         if engine.ward is not None:
             engine.ward.again(watch)
-        renewal = watch.renewal_now(self, hears=engine.hears)
+        renewal = watch.renewal_now(self, now, hears=engine.hears)
         call = await self._ask_for(renewal, until=until, make=watch.remade(self))
         if call is not None and self.watch is not None:
             watch.confirmed(self, call)

@@ -442,7 +442,7 @@ class Tenure(Claim):
         possession.fencing_token = self.number
         possession.granted_at = now
         possession.term = term = self.term
-        if term.turn:  # the watchdog has an entry for it, from an earlier holder
+        if term.entered < math.inf:  # the watchdog has an entry for it, from an earlier holder
             possession.watch = term
             term.holder = ref(possession)
         else:

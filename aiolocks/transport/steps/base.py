@@ -92,11 +92,6 @@ class NameSteps:
         """
         raise NotImplementedError
 
-    @property
-    def renewed_by(self) -> Script | None:
-        """The script that renews it, where that has a form for several; renewals go together then."""
-        return None
-
     def renew(self, token: str, ttl_ms: int) -> Request[Kept]:
         """Sets the ttl again if the token holds it; never creates."""
         raise NotImplementedError

@@ -39,8 +39,7 @@ _OWNED: Final = Script("lock_owned", mid_move="mid_move_lock", moves=True)
 _RELEASE: Final = Script(
     "lock_release", "lock_straight", "bells", "stolen", mid_move="mid_move_lock", frees=True
 )
-_RENEW_SEVERAL: Final = Script("locks_renew", "stolen")
-_RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock", several=_RENEW_SEVERAL)
+_RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock")
 _KEEP: Final = Script("lock_acquire", "lock_keep", moves=True)
 _RELEASE_KEPT: Final = Script(
     "lock_release", "lock_straight", "bells", "stolen", "give_back", mid_move="mid_move_lock", frees=True
@@ -189,10 +188,6 @@ class LockSteps(FamilySteps):
     def wanted(self) -> Wanted | None:
         return Wanted(self._keys[:1])
 
-    @property
-    def renewed_by(self) -> Script | None:
-        return _RENEW
-
     def adopt_kept(
         self, old: str, new: str, ttl_ms: int, metadata: str, *, number: int
     ) -> Request[int | None]:
@@ -222,11 +217,6 @@ class KeptSteps(LockSteps):
     """The steps of a lock that its session may keep between its uses."""
 
     __slots__ = ()
-
-    @property
-    def renewed_by(self) -> None:
-        """None: it is renewed by itself, for the answer says whether it was asked for."""
-        return
 
     @property
     def held_key(self) -> tuple[bytes, ...]:
