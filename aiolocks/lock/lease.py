@@ -546,7 +546,7 @@ class Releasing:
         command.on_late = engine.wake_own
         self._call = command
         if at_once:
-            command.final = True
+            command.final, command.ordinary = True, False
         engine.send(command, at_once=at_once, corked=corked)
 
     def until_ended(self) -> asyncio.Future[None]:

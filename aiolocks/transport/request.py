@@ -170,8 +170,10 @@ class Request(Generic[T]):
     ended_by: Fault | None = None
     final = False  # it may be the last that this process does
     guarded = False  # it goes to a node of a cluster
+    joins = False  # the acquire of the next waiter of its session may go in one request with it
     mid_move = False  # it was refused because its slot moves, and is sent in the form for that
     on_late: Callable[[T], object] | None = None
+    ordinary = True  # it is no undo, not the last one of its process, and may wait for a server that is away
     patient = True
     plain = True  # it is no more than a script by its digest: nothing below or above makes it special
     rider: Request[Any] | None = None  # the one that went in the same request, and has the next reply
@@ -259,9 +261,9 @@ class Request(Generic[T]):
         self.until = until
         if undoes:
             self.undoes = True
-            self.plain = False
+            self.ordinary = self.plain = False
         if not patient:
-            self.patient = False
+            self.ordinary = self.patient = False
         if as_eval:
             self.as_eval = True
             self.plain = False
@@ -383,6 +385,8 @@ class JoinableRelease(Request["Released"]):
     """
 
     __slots__ = ("acquire", "both", "token")
+
+    joins = True
 
     def __init__(
         self,
