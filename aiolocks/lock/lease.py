@@ -151,7 +151,7 @@ class Resource:
 
     def give_up(self, *, seat: str = "", leave: bool = False) -> Request[Released]:
         """The release of a token that holds nothing: it gives up the seat, and wakes other waiters."""
-        return self.steps.release(seat, 1000, leave=leave)
+        return self.steps.release(seat, Claim.ttl_ms, leave=leave)
 
 
 class Claim:
@@ -161,14 +161,14 @@ class Claim:
         at_least_ms: For how long after its grant the name stays taken, though its holder has ended.
         steps: How it is asked for.
         metadata: The metadata of the lease, as JSON.
-        ttl_ms: The ttl of the last request.
+        ttl_ms: The ttl of the last request; before that, of a token that holds nothing.
     """
 
     at_least_ms = 0
+    ttl_ms = 1000
     steps: NameSteps
     metadata: str
     token: str
-    ttl_ms: int
 
     @property
     def given(self) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -89,12 +92,16 @@ async def test_a_process_that_is_killed_right_behind_a_block_leaves_nothing(
 class Told:
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
+        self.deadlocks: list[str] = []
 
     def on_released(self, event: Any) -> None:
         self.events.append(("on_released", event.reason))
 
     def on_lost(self, event: Any) -> None:
         self.events.append(("on_lost", event.reason))
+
+    def on_deadlock(self, event: Any) -> None:
+        self.deadlocks.append(event.reason)
 
 
 async def test_a_loss_that_only_the_server_knows_is_told_behind_the_block(
@@ -298,3 +305,66 @@ async def test_names_of_several_slots_are_refused_at_the_first_acquire(sessions:
     async with MultiLock(sessions[0], ["{a}b", "{a}c"], confirm=False) as lease:
         pass
     assert await lease.wait_released()
+
+
+# -- beside the search for deadlocks
+
+
+async def test_a_release_that_is_on_its_way_yet_is_no_deadlock(
+    connect: Connect, proxy: Callable[[Server], Awaitable[Proxy]], server: Server, redis: Redis
+) -> None:
+    """For a while, the server still has a lease that was let go of, and a wait that is over: with a wait that
+    has begun since, they look like a ring. The search looks twice, and counts a wait only if its session has
+    said in between that it goes on."""
+    link, told = await proxy(server), Told()
+    options: dict[str, Any] = {"listeners": [told], "on_deadlock": "raise"}
+    async with Session(connect(link), **options) as here, Session(connect(), **options) as there:
+        has, has_left, limit = asyncio.Event(), asyncio.Event(), asyncio.timeout(None)
+
+        async def leaves() -> None:
+            async with Lock(here, "x", ttl=TTL, confirm=False):
+                with suppress(TimeoutError):
+                    async with limit:
+                        await Lock(here, "y").acquire()
+            has_left.set()
+
+        async def comes() -> None:
+            async with Lock(there, "y", ttl=TTL):
+                has.set()
+                await has_left.wait()
+                async with Lock(there, "x").acquire():
+                    pass
+
+        async with asyncio.timeout(TTL / 2), asyncio.TaskGroup() as group:
+            group.create_task(comes())
+            await has.wait()
+            group.create_task(leaves())
+            while not (first := await published(redis, "y")):
+                await asyncio.sleep(0.01)
+            link.hold_requests = True
+            limit.reschedule(0)
+            await has_left.wait()
+            while not (second := await published(redis, "x")) or beat(second[-1]) < 4:
+                await redis.zadd(
+                    WAITS, {first[-1]: time.time() * 1000 + 60_000}
+                )  # as if it were said just now
+                await asyncio.sleep(0.05)
+            assert await Lock(there, "x").locked(), "the release has not arrived"
+            link.hold_requests = False
+    await redis.delete(WAITS)
+    assert told.deadlocks == []
+
+
+WAITS = "aiolocks:waits:{all}"
+
+
+async def published(redis: Redis, name: str) -> list[bytes]:
+    """The records of the sessions that wait for that lock."""
+    records: list[bytes] = await redis.zrange(WAITS, 0, -1)
+    return [one for one in records if any(wait[6] == name for wait in json.loads(one)[1:])]
+
+
+def beat(record: bytes) -> int:
+    """How often its session had said that it waits."""
+    number: int = json.loads(record)[0]
+    return number

@@ -365,6 +365,12 @@ DEFECTS = (
         "10116",
         "e584034",
     ),
+    Defect(
+        "The last waiter of a session, which has never asked, waits for ever when its time is over.",
+        "unconfirmed",
+        "640000378",
+        "0fb87c22",
+    ),
 )
 
 

@@ -15,6 +15,20 @@ from tests.simulation.world.node import ServerClock
 from tests.simulation.world.schedule import Fault, Schedule
 
 FOUND: dict[str, Schedule] = {
+    "the last waiter of a session, which has never asked, waits for ever": schedule(
+        "lock",
+        640000378,
+        5.0,
+        crew(
+            "poll",
+            NEAR,
+            one("p0.w0.r0", 0.1, 0.0, timeout=0.5),
+            one("p0.w1.r0", 0.2, 0.0, timeout=0.6),
+            one("p0.w2.r0", 0.4, 1.0, timeout=0.0),
+            first_poll=5.0,
+        ),
+        crew("poll", NEAR, one("p1.w0.r0", 0.0, 0.3)),
+    ),
     "an arming for a waiter that was granted meanwhile takes the bell of another one away": schedule(
         "fairlock",
         214,

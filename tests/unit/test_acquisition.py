@@ -1133,6 +1133,28 @@ async def test_the_last_waiter_that_leaves_before_its_try_is_written_wakes_other
     await release
 
 
+async def test_the_last_waiter_gives_up_the_place_though_it_has_never_asked(offline, transport) -> None:
+    """It came behind the head, and then a task of its session had the lock."""
+    head = waiting(offline)
+    refuse(await transport.asked("acquire"))
+    last = waiting(offline, blocking_timeout=1)
+    once = trying(offline)
+    grant(await transport.asked("acquire"))
+    lease = await once
+    await cancel(head)
+    assert transport.unasked == [], "the other one waits in its place"
+
+    with pytest.raises(LockTimeoutError):
+        await last
+
+    place = await transport.asked("release")
+    assert token(place) != lease.token
+    place.reply([0])
+    release = asyncio.create_task(lease.release())
+    let_go(await transport.asked("release"))
+    await release
+
+
 async def test_a_sleeping_head_is_woken_by_a_local_release(make_session, transport, clock) -> None:
     session = make_session(backoff=SLOW)
     head = waiting(session)

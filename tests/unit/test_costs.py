@@ -267,30 +267,61 @@ asyncio.run(main())
 
 @pytest.mark.whole
 def test_a_use_costs_the_same_beside_four_times_as_many_leases() -> None:
-    """Of a lock that is kept, and of a hit: what a session holds beside it is not looked at."""
+    """Of a lock that is kept or made each time, of a hit, of a wait that another session ends, and of a
+    renewal: what a session holds beside it is not looked at."""
     program = """
 import asyncio, json, benchmarks.counted as counted
 from aiolocks import Lock, Session
 from aiolocks.testing import EmbeddedServer
+from benchmarks.workloads.costs import HOLD, TTL, Renewed
 
-async def uses(lock, times):
+async def uses(make, times):
     for _ in range(times):
-        async with lock:
+        async with make():
             pass
+
+async def woken(own, other, times):
+    for _ in range(times):
+        async with other:
+            waiting = asyncio.create_task(own.acquire())
+            await asyncio.sleep(HOLD)
+        await (await waiting).release()
+
+async def count(do, times, each=1):
+    await do(5)
+    with counted.counting_code() as code:
+        await do(times)
+    return code.bytecodes / times / each, code.frames / times / each
 
 async def main():
     found = {}
-    async with EmbeddedServer() as server, server.client() as client:
+    async with EmbeddedServer() as server, server.client() as client, server.client() as another:
         for beside in (25, 100):
-            async with Session(client, prefix=f"{beside}") as session:
-                held = [await Lock(session, f"held {number}", ttl=300).acquire() for number in range(beside)]
+            renewed = Renewed()
+            async with (
+                Session(client, prefix=f"{beside}", listeners=[renewed]) as session,
+                Session(another, prefix=f"{beside}") as elsewhere,
+            ):
+                async def held(ttl):
+                    locks = [Lock(session, f"held {number}", ttl=ttl) for number in range(beside)]
+                    return [await lock.acquire() for lock in locks]
+
+                leases = await held(300)
                 await asyncio.sleep(0.5)  # the server was asked to tell of changes of each
-                for name, lock in (("kept", Lock(session, "a")), ("hit", Lock(session, "b", cache=5))):
-                    await uses(lock, 5)
-                    with counted.counting_code() as code:
-                        await uses(lock, 20)
-                    found.setdefault(name, []).append((code.bytecodes / 20, code.frames / 20))
-                for lease in held:
+                kept, cached, other = Lock(session, "a"), Lock(session, "b", cache=5), Lock(elsewhere, "a")
+                for name, do in {
+                    "kept": lambda times: uses(lambda: kept, times),
+                    "hit": lambda times: uses(lambda: cached, times),
+                    "new": lambda times: uses(lambda: Lock(session, "c"), times),
+                    "woken": lambda times: woken(kept, other, times),
+                }.items():
+                    found.setdefault(name, []).append(await count(do, 20))
+                for lease in leases:
+                    await lease.release()
+                leases = await held(TTL)
+                of_all = await count(lambda times: renewed.times(times * beside), 5, each=beside)
+                found.setdefault("renewed", []).append(of_all)
+                for lease in leases:
                     await lease.release()
     print(json.dumps(found))
 
@@ -298,6 +329,7 @@ asyncio.run(main())
 """
     found = json.loads(printed(program))
     for name, (few, many) in found.items():
+        assert few[1] > 20, name
         for one, four_times in zip(few, many, strict=True):
             assert four_times <= 1.1 * one, (name, few, many)
 

@@ -177,6 +177,40 @@ async def test_a_loss_that_the_session_knows_raises_at_the_exit(offline, transpo
             await lock.__aexit__(type(error), error, None)
 
 
+@pytest.mark.parametrize("how", ["held", "overdue", "lost", "being released", "sent again", "detached"])
+async def test_the_exit_is_no_place_to_be_cancelled_in(offline, transport, clock, how) -> None:
+    """Whatever has become of the lease, it awaits nothing: the cancellation comes out at the next await."""
+    lock, lease = await enter(offline, transport, ttl=10, auto_renew=False)
+    by_hand = None
+    match how:
+        case "overdue":
+            clock.jump(11)
+        case "lost":
+            lease._possession.lose("deleted", told=False)
+        case "being released" | "sent again":
+            by_hand = asyncio.create_task(lease.release())
+            await turns()
+            if how == "sent again":
+                demoted(await transport.asked("release"))
+        case "detached":
+            lease.detach()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    leaving = lock.__aexit__(None, None, None)
+    with pytest.raises(LockLostError if how in ("overdue", "lost") else StopIteration):
+        leaving.send(None)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    assert task.uncancel() == 0
+    if how != "detached":
+        let_go(await transport.asked("release"))
+    if by_hand is not None:
+        await by_hand
+    assert await lease.wait_released() is (how in ("held", "being released", "sent again"))
+    assert transport.unasked == [], "it is released once"
+
+
 @pytest.mark.parametrize("error", [ValueError("of the body"), asyncio.CancelledError("from outside")])
 async def test_an_error_of_the_body_passes_at_once(offline, transport, error) -> None:
     lock, _ = await enter(offline, transport)
