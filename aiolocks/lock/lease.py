@@ -32,6 +32,7 @@ import contextvars
 import enum
 import json
 import sys
+from asyncio import current_task
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -290,9 +291,6 @@ class BodyScope:
 
     Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
 
-    Args:
-        cancels: Whether a loss cancels the body (`on_lost="cancel"`).
-
     Attributes:
         ended: The exit is over, with its release.
         left: The body has ended.
@@ -307,19 +305,27 @@ class BodyScope:
     told = False
     task: Any = None
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
-        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        task = current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError(_NO_TASK)
-        self.loop = loop
+        self._loop = loop
         self.task = task
-        self._cancels = cancels
         self._at_entry = task.cancelling()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    @property
+    def _cancels(self) -> bool:
+        """Whether a loss cancels the body (`on_lost="cancel"`)."""
+        return True
 
     @property
     def entered_here(self) -> bool:
         """Whether this is the task that has entered."""
-        return asyncio.current_task(self.loop) is self.task
+        return current_task(self.loop) is self.task
 
     @property
     def unwinding(self) -> bool:
@@ -538,7 +544,8 @@ class Releasing:
         engine = self.engine
         self._until = until
         self._followed = corked
-        self._waiters = []
+        if self._waiters is None:
+            self._waiters = []
         # As `Request.ask`.
         command.on_reply = self._replied
         command.on_fault = self._failed
@@ -638,7 +645,6 @@ class Possession(BodyScope, Releasing, Claim):
         claim: What the server knows it by: itself, but for a lease that its session keeps between uses.
         done: Resolved once, when the acquire has ended.
         end: How it has ended.
-        inside: The leases that the waiting task has entered.
         request: Its first one, until that is answered.
         seizes: It is taken from its holder by force.
         started: Loop time at which the acquire began.
@@ -671,12 +677,11 @@ class Possession(BodyScope, Releasing, Claim):
     stop_reason = ""
     waiter: Acquiring | None = None
     watch: Watch | None = None
-    _standing: int
+    _asker: int  # the id of the waiting task
     _timeout: float | None
     answered_at: float
     fencing_token: int
     granted_at: float
-    inside: Inside[Possession]
     started: float
     term: Watch
 
@@ -696,6 +701,14 @@ class Possession(BodyScope, Releasing, Claim):
     @property
     def claim(self) -> Claim:
         return self
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.engine.loop
+
+    @property
+    def _cancels(self) -> bool:
+        return self.target.options.on_lost == "cancel"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -745,9 +758,8 @@ class Possession(BodyScope, Releasing, Claim):
         target, engine = self.target, self.engine
         gate, options, loop = target.gate, target.options, engine.loop
         self._timeout = blocking_timeout
-        self.inside = engine.entered.by(asyncio.current_task(loop))
+        self._asker = id(current_task(loop))
         self.started = started = engine.now()
-        self._standing = gate.first_standing
         self.request = request = self.acquire(options.first_ttl_ms, gate.first_standing)
         self.done = loop.create_future()  # from here on, a caller that leaves has something to take back
         # As `Request.ask`.
@@ -781,12 +793,12 @@ class Possession(BodyScope, Releasing, Claim):
         self.waiter = waiter = kind(self, blocking_timeout)
         waiter.start()  # which a listener may end
 
-    def promoted(self) -> tuple[Request[Answer], int, float | None]:
-        """Its waiter goes on: with the request, how that stands to other waiters, and the patience."""
+    def promoted(self) -> tuple[Request[Answer], float | None, Inside[Possession]]:
+        """Its waiter goes on: with the request, the patience, and the leases that the task has entered."""
         request, self.request = self.request, None
         assert request is not None, "its request was answered"
         del self.engine.waiting[self]
-        return request, self._standing, self._timeout
+        return request, self._timeout, self.engine.entered.by(self._asker)
 
     def another_comes(self) -> None:
         """The gate: another task comes, or has got in."""
@@ -812,14 +824,15 @@ class Possession(BodyScope, Releasing, Claim):
     def _answered(self, answer: Answer) -> None:
         request, target, engine = self.request, self.target, self.engine
         assert request is not None
-        now, steady, in_time = engine.now(), clocks.steady(), target.options.dependable
+        options, sent, now = target.options, request.sent, engine.now()
+        ahead = clocks.steady() - now
         if (
             type(answer) is not Granted
             or answer.rung
             or request.unconfirmed
-            or target.options.replicas
-            or now - request.sent >= in_time
-            or steady - request.sent_steady >= in_time
+            or options.replicas
+            or now - sent >= options.dependable
+            or ahead - (request.sent_steady - sent) > READING  # suspended meanwhile
         ):
             target.gate.promote(self)  # in doubt, the waiter decides: it is what the request calls back now
             request.on_reply(answer)
@@ -828,8 +841,8 @@ class Possession(BodyScope, Releasing, Claim):
         request.on_reply = request.on_fault = ignore  # a round of a quorum knows it for longer
         self.answer = answer
         self.answered_at = now
-        answer.sent = request.sent
-        answer.sent_steady = request.sent_steady
+        answer.sent = sent
+        answer.ahead = ahead
         del engine.waiting[self]
         target.gate.first_ask_granted(self, answer.others, now)
         if not self.done.done():
@@ -843,16 +856,12 @@ class Possession(BodyScope, Releasing, Claim):
 
     def hold(self, grant: Granted) -> bool:
         """Its task has it now. False: too little time is left, as of a lease that was handed on."""
-        engine, sent = self.engine, grant.sent
-        ahead = clocks.steady() - engine.now()
-        if ahead - (grant.sent_steady - sent) > READING:  # as `Engine.timed`
-            sent, ahead = engine.timed(sent, grant.sent_steady)
+        engine, options = self.engine, self.target.options
         self.fencing_token = grant.fencing_token
-        self.granted_at = sent
-        options = self.target.options
+        self.granted_at = sent = grant.sent
         if not options.confirm:
             self.confirms = False
-        self.term = Watch(options, sent, ahead, hears=engine.hears)
+        self.term = Watch(options, sent, grant.ahead, hears=engine.hears)
         engine.watchdog.watch(self)
         return True
 
@@ -1117,14 +1126,17 @@ class Possession(BodyScope, Releasing, Claim):
     def begin_release(self) -> asyncio.Future[None] | None:
         """A future for the end of the release, which the first call begins; None: the lease has ended."""
         if self.end is None:
-            if not self._letting_go:
-                watch = self.term  # below as `Watch.moment`
-                if clocks.steady() - watch.ahead >= watch.deadline or self.engine.now() >= watch.deadline:
-                    self.lose(self.why_over())
-                    self._take_back()
-                    return None
-                self.send_release()
-            return self.until_ended()
+            if self._letting_go:
+                return self.until_ended()
+            engine, watch = self.engine, self.term  # below as `Watch.moment`
+            if clocks.steady() - watch.ahead >= watch.deadline or engine.now() >= watch.deadline:
+                self.lose(self.why_over())
+                self._take_back()
+                return None
+            ended: asyncio.Future[None] = engine.loop.create_future()
+            self._waiters = [ended]
+            self.send_release()
+            return ended
         if self.lost:
             self._take_back()
         return None
@@ -1172,16 +1184,16 @@ class Possession(BodyScope, Releasing, Claim):
                 engine.unconfirmed.pop(self, None)
             if self.end is not None:
                 pass  # lost while the release was under way
-            elif self.fault is not None:
-                why = "its release was not confirmed in time; the ttl frees it"
-                self.lose(why, unconfirmed=self.fault.error)
-                self._take_back()
             elif self.thief and self.lost_to(self.thief):
                 pass
             elif self.freed:
                 self._end(RELEASED)
                 engine.events.released(self, engine.now() - self.granted_at)
                 self.context = None
+            elif self.fault is not None:
+                why = "its release was not confirmed in time; the ttl frees it"
+                self.lose(why, unconfirmed=self.fault.error)
+                self._take_back()
             else:
                 self.lose("the server no longer had it as the holder when it was released")
             if self.rung or self.overtaken or gate.stirred:
@@ -1295,9 +1307,8 @@ class Possession(BodyScope, Releasing, Claim):
         self.end = end
         if self._over is not None:
             self._over.set()
-        if self.watch is not None:
+        if not self._letting_go:  # else that was done as the release was sent
             self.leave_watch()
-        if not self._letting_go:  # else its gate is told as the release is sent
             self.target.gate.holder_gone(self.token)
 
     def leave_watch(self) -> None:
@@ -1325,12 +1336,15 @@ class Lease(AsyncOnly):
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
 
-    __slots__ = ("__weakref__", "_engine", "_metadata", "_possession")
+    __slots__ = ("__weakref__", "_metadata", "_possession")
 
     def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
-        self._engine = binding.engine
         self._metadata = binding.metadata
         self._possession = possession
+
+    @property
+    def _engine(self) -> Engine:
+        return self._possession.engine
 
     @property
     def _bears(self) -> bool:
@@ -1535,21 +1549,19 @@ class Lease(AsyncOnly):
             or engine.pid != process.pid
         ):
             watch = possession.entrance()
-        loop = engine.loop
-        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
+        task = current_task(engine.loop)  # below as `BodyScope.__init__`
         if task is None:
             raise RuntimeError(_NO_TASK)
-        possession.loop = loop
         possession.task = task
-        possession._cancels = cancels = possession.target.options.on_lost == "cancel"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `BodyScope.__init__`
-        possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
+        possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if watch.stopping:
             possession.cancel(possession.stop_reason)
         engine.entered.add(task, ref(possession))
         around = INSIDE.get()
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
-        if cancels and engine.ward is not None:
-            engine.ward.enter(watch)
+        ward = possession.target.ward
+        if ward is not None:
+            ward.enter(watch)
         return task
 
     async def __aexit__(  # noqa: C901, PLR0912 - one coroutine: a second one for the release would show
@@ -1575,18 +1587,18 @@ class Lease(AsyncOnly):
         engine.entered.remove(task, possession)
         try:
             if possession.end is not DETACHED:
-                if engine.pid != process.pid or asyncio.current_task(engine.loop) is not task:
+                if engine.pid != process.pid or current_task(engine.loop) is not task:
                     possession.ensure_here()
                 ended = possession.begin_release()
                 if ended is not None and (possession.confirms or possession.end is not None):
-                    if isinstance(exc, asyncio.CancelledError):
+                    if exc is not None and isinstance(exc, asyncio.CancelledError):
                         await wait_shielded(possession.until_ended, cancelled_by=exc)
                     else:
                         try:
                             await ended
                         except asyncio.CancelledError as cancelled:
                             await hold_up(possession.until_ended, cancelled)
-                if possession.end is not RELEASED or possession.fault is not None:
+                if possession.end is not RELEASED:
                     error = possession.how_released()
         except LockNotOwnedError as not_here:  # a fork of the holder
             error = not_here
@@ -1648,6 +1660,7 @@ class Binding(Generic[LeaseT]):
         gate: The queue of the tasks of the session that want the same thing.
         label: Its kind, as messages call it.
         user_json: The metadata of the session and of the lock, as JSON.
+        ward: Guards the bodies that are to be cancelled when their lease is lost; None where none is.
     """
 
     __slots__ = (
@@ -1661,6 +1674,7 @@ class Binding(Generic[LeaseT]):
         "options",
         "resource",
         "user_json",
+        "ward",
     )
 
     def __init__(
@@ -1684,6 +1698,7 @@ class Binding(Generic[LeaseT]):
         self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
         self.user_json = engine.settings.user_json(self.metadata)
         self.beside = beside
+        self.ward = engine.ward if options.on_lost == "cancel" else None
 
     @property
     def kind(self) -> str:
@@ -1723,8 +1738,12 @@ class Binding(Generic[LeaseT]):
             once = True
         try:
             gate = self.gate
-            idle = gate.asking is None and not gate.here.closed and (not gate.stirred or gate.settled)
-            if idle and not once:  # as `Gate.idle`
+            if (
+                not once
+                and gate.asking is None  # below as `Gate.idle`
+                and not gate.here.closed
+                and (not gate.stirred or gate.settled)
+            ):
                 lease.ask(blocking_timeout)
             else:
                 lease.wait(Attempt if once else Waiter, blocking_timeout)
@@ -1868,7 +1887,7 @@ class Binding(Generic[LeaseT]):
                 self.label, self.name, "it was adopted before, released, or its ttl has passed"
             )
         grant = Granted(fencing_token, 0)
-        grant.sent, grant.sent_steady = call.sent, call.sent_steady
+        grant.sent, grant.ahead = engine.timed(call.sent, call.sent_steady)
         lease = Possession(self, new)
         lease.at_least_ms = at_least_ms
         lease.ttl_ms = ttl_ms

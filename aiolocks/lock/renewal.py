@@ -154,7 +154,6 @@ class Watch:
 
     def __init__(self, options: Options, sent: float, ahead: float, *, hears: bool = False) -> None:
         self.options = options
-        self.grace = options.grace
         self.ahead = ahead
         self.ttl = self.span = ttl = options.ttl
         self.margin = options.margin
@@ -223,9 +222,14 @@ class Watch:
         return self.deadline if self.stopping else self.deadline - self.grace
 
     @property
+    def grace(self) -> float:
+        """Seconds before the end at which the body is to stop."""
+        return self.options.grace
+
+    @property
     def due(self) -> float:
         """When there is something to do next."""
-        end = self.deadline if self.stopping else self.deadline - self.grace
+        end = self.next_end
         return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
 
     def ttl_at(self, sent: float) -> float:
@@ -921,8 +925,11 @@ class Watchdog:
             watch.watchdog = self
             self.watches.add(watch)
         self._turn = watch.turn = turn = self._turn + 1
-        due = watch.deadline if watch.stopping else watch.deadline - watch.grace  # as `due`, and `_enter`
-        due = min(watch.renewal_due, due)
+        due = watch.deadline  # as `due`, and below as `_enter`
+        if not watch.stopping:
+            due -= watch.options.grace
+        if watch.renewal_due < due:  # noqa: PLR1730 - asked often
+            due = watch.renewal_due
         heapq.heappush(self._heap, (due, turn, watch))
         self._entered += 1
         if due < self._timer_at:

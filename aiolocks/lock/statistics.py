@@ -76,7 +76,6 @@ class Counters:
     """The running counts behind `SessionStatistics`."""
 
     __slots__ = (
-        "acquisitions",
         "cache_hits",
         "hold",
         "losses",
@@ -88,7 +87,6 @@ class Counters:
     )
 
     def __init__(self) -> None:
-        self.acquisitions = 0
         self.timeouts = 0
         self.losses = 0
         self.releases_unconfirmed = 0
@@ -104,7 +102,7 @@ class Counters:
         return SessionStatistics(
             leases_held=leases_held,
             waiters=waiters,
-            acquisitions=self.acquisitions,
+            acquisitions=sum(self.wait.counts),
             timeouts=self.timeouts,
             losses=self.losses,
             releases_unconfirmed=self.releases_unconfirmed,

@@ -44,7 +44,8 @@ class Granted:
         depth: How many leases its owner has by now.
         rung: The bells of the waiters that were woken, if any.
         lost: The lease that it was taken from by force, as `Stolen.thief`; empty where it was free.
-        sent, sent_steady: When its request was sent, as `Request` has it; its acquire notes that.
+        sent, ahead: When its request was sent, and how far the loop's clock was behind when it came, as
+            `Engine.timed` has it; its acquire notes that.
     """
 
     # No dataclasses in this module: the answers are made for each request, and many at import. Most grants
@@ -54,7 +55,7 @@ class Granted:
     room = 0
     rung: Sequence[bytes] = ()
     sent: float
-    sent_steady: float
+    ahead: float
 
     def __init__(self, fencing_token: int, others: int, **told: Unpack[_Told]) -> None:
         self.fencing_token = fencing_token

@@ -409,7 +409,7 @@ async def test_what_was_not_entered_cannot_be_left(lease) -> None:
 async def test_a_scope_cancels_once_and_never_behind_its_body() -> None:
     task = asyncio.current_task()
     assert task is not None
-    scope = BodyScope(asyncio.get_running_loop(), cancels=True)
+    scope = BodyScope(asyncio.get_running_loop())
     for _ in range(2):
         asyncio.get_running_loop().call_soon(scope.cancel, "why")
     with pytest.raises(asyncio.CancelledError) as caught:
@@ -423,7 +423,7 @@ async def test_a_scope_cancels_once_and_never_behind_its_body() -> None:
 
 
 async def test_a_scope_knows_whether_its_body_or_exit_is_still_at_work() -> None:
-    scope = BodyScope(asyncio.get_running_loop(), cancels=True)
+    scope = BodyScope(asyncio.get_running_loop())
     assert scope.running
 
     scope.leave(None)
@@ -440,7 +440,7 @@ def test_a_scope_belongs_to_a_task() -> None:
 
         def enter() -> None:
             try:
-                BodyScope(asyncio.get_running_loop(), cancels=True)
+                BodyScope(asyncio.get_running_loop())
             except RuntimeError as error:
                 raised.set_result(error)
 

@@ -252,7 +252,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A grant whose time was over before it came is not given out.",
         python(
             "lock.waiter:Acquiring._answered",
-            without="engine.elapsed((call.sent, call.sent_steady)) >= options.dependable",
+            without="now - answer.sent >= options.dependable",
             instead="False",
         ),
         ALL,
