@@ -824,8 +824,9 @@ class Possession(BodyScope, Releasing, Claim):
     def _answered(self, answer: Answer) -> None:
         request, target, engine = self.request, self.target, self.engine
         assert request is not None
-        options, sent, now = target.options, request.sent, engine.now()
-        ahead = clocks.steady() - now
+        options, sent = target.options, request.sent
+        steady, now = clocks.steady(), engine.now()  # in this order: time that passes between shortens the lease
+        ahead = steady - now
         if (
             type(answer) is not Granted
             or answer.rung
