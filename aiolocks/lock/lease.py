@@ -825,7 +825,7 @@ class Possession(BodyScope, Releasing, Claim):
         request, target, engine = self.request, self.target, self.engine
         assert request is not None
         options, sent = target.options, request.sent
-        steady, now = clocks.steady(), engine.now()  # in this order: time that passes between shortens the lease
+        steady, now = clocks.steady(), engine.now()  # so a pause between both is no suspension
         ahead = steady - now
         if (
             type(answer) is not Granted
