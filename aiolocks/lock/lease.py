@@ -58,7 +58,7 @@ from ..transport import (
 )
 from ..transport.answers import FREED_ALONE
 from ..transport.steps.base import NameSteps
-from . import process
+from . import guard, process
 from .backoff import SILENT
 from .blocks import told_at_exit
 from .clock import READING, dependable, milliseconds
@@ -824,8 +824,9 @@ class Possession(BodyScope, Releasing, Claim):
     def _answered(self, answer: Answer) -> None:
         request, target, engine = self.request, self.target, self.engine
         assert request is not None
-        options, sent, now = target.options, request.sent, engine.now()
-        ahead = clocks.steady() - now
+        options, sent = target.options, request.sent
+        steady, now = clocks.steady(), engine.now()  # so a pause between both is no suspension
+        ahead = steady - now
         if (
             type(answer) is not Granted
             or answer.rung
@@ -1561,7 +1562,9 @@ class Lease(AsyncOnly):
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
         ward = possession.target.ward
         if ward is not None:
-            ward.enter(watch)
+            watch.guarded = True  # as `Ward.enter`, which looks closer
+            if watch.deadline - guard.the_thread.looks_at < watch.span / 2:
+                ward.enter(watch)
         return task
 
     async def __aexit__(  # noqa: C901, PLR0912 - one coroutine: a second one for the release would show

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
 from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore, several
+from . import process
 from .clock import NEVER, dependable, margin, milliseconds
-from .process import current_pid
 
 if TYPE_CHECKING:
     from ..transport import Script
@@ -870,7 +870,7 @@ class Watchdog:
         self._ahead = clocks.steady() - loop.time()  # when it was looked at last
         self._loop = loop
         self._events = events
-        self._pid = current_pid()
+        self._pid = process.pid
         self._resumption: Resumption | None = resumption  # None: told to call back
         self._heap: list[tuple[float, int, Watch | list[Watch]]] = []
         self._entered = 0  # how often watches stand in it
@@ -901,7 +901,7 @@ class Watchdog:
 
     def look_at_clocks(self) -> None:
         """Counts in the time for which the machine was suspended, of which the loop's timers know nothing."""
-        if self._pid != current_pid():
+        if self._pid != process.pid:
             return
         before, self._ahead = self._ahead, clocks.steady() - self._loop.time()
         if self._ahead - before > _LATE:
@@ -1038,7 +1038,7 @@ class Watchdog:
         """
         self._timer = None
         due, self._timer_at = self._timer_at, NEVER
-        if current_pid() != self._pid:
+        if process.pid != self._pid:
             return  # forked: the parent renews
         self._ran(due)
         self.look_at_clocks()

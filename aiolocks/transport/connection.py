@@ -33,6 +33,7 @@ from .closed_loops import background
 from .connecting import Connector
 from .dialect import Dialect, OpenRaw
 from .driver import (
+    FEW,
     HELLO_TIMEOUT,
     NoResp3Error,
     NotDrivableError,
@@ -40,6 +41,7 @@ from .driver import (
     UnknownScriptError,
     UnreadableReplyError,
     closed,
+    head_of,
     pack,
     silent,
 )
@@ -50,7 +52,7 @@ from .long import Long, Outflow
 from .outages import Outage
 from .replication import Proofs
 from .replies import PushNotification, Replies
-from .request import FREED, LONG, NOT_HELD, Request, Transport, Words, ignore
+from .request import FREED, LONG, NOT_HELD, JoinableRelease, Request, Transport, Words, ignore
 from .residue import Residue
 
 if TYPE_CHECKING:
@@ -323,7 +325,7 @@ class Multiplexed(asyncio.Protocol):
         assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
         parts: list[bytes] = []
-        release: Request[Any] | None = None  # the request before, if another one may go in it
+        release: Any = None  # the request before, if another one may go in it
         for call in batch:
             if call.done:
                 continue
@@ -378,11 +380,22 @@ class Multiplexed(asyncio.Protocol):
             self._outflow = Outflow(raw.transport, data, self._loop.time)
             self._outflow.go_on()  # not before `pause_writing` can tell it to stop
 
-    def _with_rider(self, call: Request[Any], rider: Request[Any]) -> bytes | None:
+    def _with_rider(self, release: JoinableRelease, rider: Request[Any]) -> bytes | None:
         """One request for both, where there is one and it is not long."""
-        words = call.with_rider(rider)
-        request = None if words is None else pack(words)
-        return None if request is None or len(request) > LONG else request
+        keys, heads = rider.keys, release.heads
+        if not (release.plain and rider.plain and rider.script is release.acquire):
+            heads = None  # else it is as `with_rider` says, and its bytes are remembered for the name
+        head = None if heads is None or release.alone or rider.alone else heads.get(keys)
+        if head is not None:
+            request = head + pack((*rider.args, release.token))[4:]
+        elif (words := release.with_rider(rider)) is None:
+            return None
+        else:
+            request = pack(words)
+            args = words[3 + len(keys) :]
+            if heads is not None and len(args) < FEW:
+                heads[keys] = head_of(release.both, keys, args)
+        return None if len(request) > LONG else request
 
     def _put(self, call: Request[Any], now: float, steady: float) -> None:
         call.sent, call.sent_steady = now, steady

@@ -373,6 +373,9 @@ def _replies(parse: Callable[[Any], Any], number: int, raw: Any) -> list[Any]:
     return [reply if isinstance(reply, Exception) else parse(reply) for reply in raw]
 
 
+Heads = dict[tuple[bytes, ...], bytes]
+
+
 @final
 class JoinableRelease(Request["Released"]):
     """A release that can go in one request with the acquire of the next waiter of its session.
@@ -381,10 +384,11 @@ class JoinableRelease(Request["Released"]):
         acquire: The script by which that waiter asks, for the same keys.
         both: The script that does both. Its arguments are the arguments of `acquire` and then `token`. It
             answers as `acquire` does. When that token does not hold, it answers `NOT_HELD` and does nothing.
+        heads: What the bytes of `both` begin with, by its keys, where that is remembered for the name.
         token: The token that lets go.
     """
 
-    __slots__ = ("acquire", "both", "token")
+    __slots__ = ("acquire", "both", "heads", "token")
 
     joins = True
 
@@ -398,17 +402,24 @@ class JoinableRelease(Request["Released"]):
         token: str,
         acquire: Script,
         both: Script,
+        heads: Heads | None = None,
     ) -> None:
         super().__init__(script, keys, args, parse, lane=token)
         self.token = token
         self.acquire = acquire
         self.both = both
+        self.heads = heads
 
     def with_rider(self, rider: Request[Any]) -> Words | None:
         if (
             rider.script is not self.acquire
             or rider.keys[: len(self.keys)] != self.keys
-            or any(one.alone or one.mid_move or one.elsewhere for one in (self, rider))
+            or self.alone
+            or rider.alone
+            or self.mid_move
+            or rider.mid_move
+            or self.elsewhere
+            or rider.elsewhere
         ):
             return None
         acquire = rider.as_of_now()
