@@ -136,7 +136,15 @@ class Events:
     not told.
     """
 
-    __slots__ = ("_hooks", "_on_acquired", "_on_released", "_told", "counters", "wants_holders")
+    __slots__ = (
+        "_hooks",
+        "_on_acquired",
+        "_on_released",
+        "_told",
+        "counters",
+        "tells_waited",
+        "wants_holders",
+    )
 
     def __init__(self, listeners: Iterable[object]) -> None:
         self.counters: Final = Counters()
@@ -148,6 +156,7 @@ class Events:
             raise TypeError(f"listeners must be several, as in [listener], not {type(listeners).__name__}")
         for listener in listeners:
             self._add(listener)
+        self.tells_waited = self.wants_holders or bool(self._hooks["on_waited"])
 
     def _add(self, listener: object) -> None:
         if isinstance(listener, type):

@@ -44,6 +44,7 @@ from weakref import ref
 from .._tasks import empty_context
 from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError, SessionClosedError
 from ..transport import (
+    IN_TURN,
     Answer,
     Fault,
     Granted,
@@ -57,6 +58,7 @@ from ..transport import (
     ignore,
 )
 from ..transport.answers import FREED_ALONE
+from ..transport.request import FINAL
 from ..transport.steps.base import NameSteps
 from . import guard, process
 from .backoff import SILENT
@@ -553,7 +555,7 @@ class Releasing:
         command.on_late = engine.wake_own
         self._call = command
         if at_once:
-            command.final, command.ordinary = True, False
+            command.rare |= FINAL
         engine.send(command, at_once=at_once, corked=corked)
 
     def until_ended(self) -> asyncio.Future[None]:
@@ -678,6 +680,7 @@ class Possession(BodyScope, Releasing, Claim):
     waiter: Acquiring | None = None
     watch: Watch | None = None
     _asker: int  # the id of the waiting task
+    _standing: int
     _timeout: float | None
     answered_at: float
     fencing_token: int
@@ -760,13 +763,19 @@ class Possession(BodyScope, Releasing, Claim):
         self._timeout = blocking_timeout
         self._asker = id(current_task(loop))
         self.started = started = engine.now()
-        self.request = request = self.acquire(options.first_ttl_ms, gate.first_standing)
+        standing = gate.first_standing
+        if gate.stirred and gate.next_in_turn():
+            standing |= IN_TURN
+        self._standing = standing
+        self.request = request = self.acquire(options.first_ttl_ms, standing)
         self.done = loop.create_future()  # from here on, a caller that leaves has something to take back
         # As `Request.ask`.
         request.on_reply = self._answered
         request.on_fault = self._unanswered
-        patience = self.steps.hasty or options.ttl
-        request.until = started + (patience if blocking_timeout is None else blocking_timeout)
+        patience, hasty = options.ttl if blocking_timeout is None else blocking_timeout, self.steps.hasty
+        if hasty is not None:  # as `Waiter._ask_until`
+            patience = hasty if blocking_timeout is None else min(hasty, blocking_timeout)
+        request.until = started + patience
         request.on_late = engine.wake_own
         engine.waiting[self] = None
         gate.asking = self
@@ -793,12 +802,12 @@ class Possession(BodyScope, Releasing, Claim):
         self.waiter = waiter = kind(self, blocking_timeout)
         waiter.start()  # which a listener may end
 
-    def promoted(self) -> tuple[Request[Answer], float | None, Inside[Possession]]:
-        """Its waiter goes on: with the request, the patience, and the leases that the task has entered."""
+    def promoted(self) -> tuple[Request[Answer], int, float | None, Inside[Possession]]:
+        """Its waiter goes on: with the request, its standing, the patience, and what the task has entered."""
         request, self.request = self.request, None
         assert request is not None, "its request was answered"
         del self.engine.waiting[self]
-        return request, self._timeout, self.engine.entered.by(self._asker)
+        return request, self._standing, self._timeout, self.engine.entered.by(self._asker)
 
     def another_comes(self) -> None:
         """The gate: another task comes, or has got in."""
@@ -827,13 +836,14 @@ class Possession(BodyScope, Releasing, Claim):
         options, sent = target.options, request.sent
         steady, now = clocks.steady(), engine.now()  # so a pause between both is no suspension
         ahead = steady - now
+        if ahead - (request.sent_steady - sent) > READING:
+            sent, ahead = engine.timed(sent, request.sent_steady)
         if (
             type(answer) is not Granted
             or answer.rung
             or request.unconfirmed
             or options.replicas
             or now - sent >= options.dependable
-            or ahead - (request.sent_steady - sent) > READING  # suspended meanwhile
         ):
             target.gate.promote(self)  # in doubt, the waiter decides: it is what the request calls back now
             request.on_reply(answer)

@@ -30,7 +30,7 @@ from .clock import seconds
 from .waiter import Waiter
 
 if TYPE_CHECKING:
-    from ..transport import Granted, Refused, Request
+    from ..transport import Fault, Granted, Refused, Request
     from ..transport.steps.base import NameSteps
     from .engine import Engine
     from .lease import Possession, Resource
@@ -81,10 +81,11 @@ class Turns:
         self.others = others
 
     def begin(self, others: int, now: float) -> None:
-        """As `granted`, where nothing is owed, and no woken waiter may go first."""
+        """As `granted`, where nothing is owed."""
         self._giving = False
         self._run = 0
         self._since = now
+        self.yielding_until = 0.0
         self.others = others
 
     def others_ask(self) -> None:
@@ -264,6 +265,7 @@ class Gate:
         "__weakref__",
         "_answered",
         "_armed",
+        "_bells",
         "_beside",
         "_engine",
         "_entering",
@@ -310,6 +312,7 @@ class Gate:
         self.first_standing = WAITING | TOLD | (IN_TURN if self.policy.strict else 0)
         self.stirred = False  # a task may wait, or something be remembered or owed: see `settled`
         self.place_taken = False
+        self._bells: tuple[bytes, ...] | None = None  # made when they are first needed
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
         self.seated = False  # the last refusal of a waiter has hung it up
@@ -342,7 +345,7 @@ class Gate:
         """That waiter asks: the flags by which the server is told how it stands to other waiters."""
         if self.silent_since is None:
             self.silent_since = self._engine.now()
-        standing = IN_TURN if self.policy.strict else 0
+        standing = self.first_standing
         if self.place_taken:
             standing |= SEATED
         if self._turns.owed:
@@ -352,6 +355,7 @@ class Gate:
                 standing |= STAYING
             if acquisition in self._queue:
                 standing |= BEHIND
+                standing ^= TOLD
         return standing
 
     def answered(self, now: float) -> None:
@@ -415,17 +419,30 @@ class Gate:
 
     @property
     def settled(self) -> bool:
-        """Whether no task of this session waits or asks, and nothing is remembered or owed.
+        """Whether no task of this session waits or asks, and no turn is owed to other processes.
 
-        Until the next step that may change that, `stirred` is False.
+        Until the next step that may change that, or gives another process a turn, `stirred` is False.
         """
-        if not self._queue and self.alone:
+        turns = self._turns
+        if (
+            self._head is not None
+            or self._queue
+            or self._beside
+            or self.place_taken
+            or self.asking is not None
+            or turns.owed
+        ):
+            return False
+        if not (self._in_turn or turns.yielding_until):
             self.stirred = False
-        return not self.stirred
+        return True
 
     @property
     def idle(self) -> bool:
-        """Whether a task that comes now asks without a waiter: it is settled, and no holder excludes it."""
+        """Whether a task that comes now asks without a waiter: it is settled, and no holder excludes it.
+
+        Where it is another process's turn, the task's request says so (`next_in_turn`).
+        """
         return self.asking is None and not self.here.closed and (not self.stirred or self.settled)
 
     @property
@@ -446,7 +463,7 @@ class Gate:
         )
 
     def first_ask_granted(self, lease: Possession, others: int, now: float) -> None:
-        """It was granted, and nothing has come between: no turn is owed or given."""
+        """It was granted, and nothing has come between: no turn is owed."""
         self.asking = self.refusal = None
         self.answered_at = now
         if self.contended_bell:
@@ -494,7 +511,7 @@ class Gate:
             assert not self._queue, "a waiter is queued, and nobody asks"
             self.pass_by(acquisition.lease)
             self._head = acquisition
-            acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
+            acquisition.take_turn(woken=False, in_turn=self.next_in_turn())
         elif (nests := acquisition.lease.nests) and self.here.are_of(acquisition.lease.owner):
             self._beside[acquisition] = None
             acquisition.take_turn(woken=False, in_turn=False)
@@ -637,7 +654,7 @@ class Gate:
             if self._queue or self._beside or self._entering:
                 self._admit_next()
         elif not self.policy.together:
-            self._head.prompt("local", in_turn=self._next_in_turn())
+            self._head.prompt("local", in_turn=self.next_in_turn())
 
     def not_waited_for(self) -> None:
         """No exit waits for the release that was just sent: the next request may go right behind it.
@@ -688,7 +705,8 @@ class Gate:
         """Whether other processes go first."""
         return self._turns.yielding(self._engine.now)
 
-    def _next_in_turn(self) -> bool:
+    def next_in_turn(self) -> bool:
+        """Whether the next request goes behind waiters of other processes; asked once for each request."""
         if not self._in_turn:
             return self._turns.yielding_until > 0.0 and self._turns.yielding(self._engine.now)
         self._in_turn = False
@@ -702,7 +720,7 @@ class Gate:
             self._head = acquisition
         else:
             self._beside[acquisition] = None
-        acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
+        acquisition.take_turn(woken=True, in_turn=self.next_in_turn())
 
     def _admit_owners(self) -> None:
         """Other waiters of the owner that has just got in ask for it as well."""
@@ -786,7 +804,10 @@ class Gate:
     @property
     def bells(self) -> tuple[bytes, ...]:
         """The keys by which it is known; several where it waits in several slots."""
-        return self._resource.steps.all_bells
+        bells = self._bells
+        if bells is None:
+            bells = self._bells = self._resource.steps.all_bells
+        return bells
 
     @property
     def armed(self) -> bool:
@@ -817,15 +838,18 @@ class Gate:
         """A request that reads the bell goes right behind one that asks."""
         self._listens_along = True
 
-    def heard_along(self, hangs: bool | None) -> None:  # noqa: FBT001 - a reply
-        """The answer to that: whether the bell hangs, and is heard from then on; None: there is none.
+    def not_heard_along(self, _: Fault) -> None:
+        """There is no answer to that."""
+        self._listens_along = False
+        self.unheard()
+
+    def heard_along(self, hangs: bool) -> None:  # noqa: FBT001 - a reply
+        """The answer to that: whether the bell hangs, and is heard from then on.
 
         Where it came before the refusal, which was sent again, the refusal finds that nothing was heard.
         """
         self._listens_along = False
-        if hangs is None:
-            self.unheard()
-        elif self._armed and not self._answered:
+        if self._armed and not self._answered:
             if hangs:
                 self._answered = True
                 self._unseated = 0

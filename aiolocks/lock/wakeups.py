@@ -156,10 +156,12 @@ class Bells:
             for gate in self._each():
                 self._draw_near(gate)
                 gate.lost(way)
-        for bell in bells or ():
-            if (owner := self._gates.get(bell)) is not None:
-                self._draw_near(owner)
-                owner.rung(way)
+        elif self._gates:
+            for bell in bells:
+                if (owner := self._gates.get(bell)) is not None:
+                    if self._far:
+                        self._draw_near(owner)
+                    owner.rung(way)
         if self._ears:
             for key in tuple(self._ears) if bells is None else bells:
                 for told in tuple(self._ears.get(key, ())):
@@ -231,9 +233,11 @@ class Bells:
             return
         transport.send(asking, corked=True)
         gate.listens_along()
-        until = self._loop.time() + _LISTEN_TIMEOUT
         listens = hanging(gate.contended_bell)
-        transport.send(listens.ask(gate.heard_along, lambda _: gate.heard_along(None), until=until))
+        # As `Request.ask`.
+        listens.on_reply, listens.on_fault = gate.heard_along, gate.not_heard_along
+        listens.until = self._loop.time() + _LISTEN_TIMEOUT
+        transport.send(listens)
 
     def listen_for(self, gate: Gate, listener: Listener | Request[int]) -> None:
         """In a request of its own: at once, for its bell hangs since a moment ago."""

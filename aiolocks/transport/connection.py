@@ -257,7 +257,7 @@ class Multiplexed(asyncio.Protocol):
     # -- sending
 
     def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
-        if not (self._direct and call.ordinary) and self._sent_otherwise(call, at_once=at_once):
+        if (call.rare or not self._direct) and self._sent_otherwise(call, at_once=at_once):
             return
         if call.until < self._deadlines.at:
             self._deadlines.note(call.until)
@@ -320,7 +320,7 @@ class Multiplexed(asyncio.Protocol):
             batch, self._queue = self._queue, deque()
             self._write(batch)
 
-    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901 - a call more for each request would show
+    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912 - a call more for each request would show
         raw, inflight = self._raw, self._inflight
         assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
@@ -362,8 +362,13 @@ class Multiplexed(asyncio.Protocol):
                 continue
             # 3. A call with `elsewhere` comes right after its ASKING: nothing goes between.
             if heard := call.bells or (() if call.elsewhere else call.watched):
-                arming = self._wakeups.before_arming(heard)
-                parts.extend(self._put_before(words, now, steady) for words in arming)
+                for words in self._wakeups.before_arming(heard):
+                    if words is CACHING:
+                        self._unheeded.sent = now
+                        inflight.append(self._unheeded)
+                        parts.append(_CACHING)
+                    else:
+                        parts.append(self._put_before(words, now, steady))
             self._put(call, now, steady)
             parts.append(request)
             release = call if call.joins else None
@@ -406,10 +411,6 @@ class Multiplexed(asyncio.Protocol):
 
     def _put_before(self, words: Words, now: float, steady: float) -> bytes:
         """What makes the server tell of bells is on its way; its bytes."""
-        if words is CACHING:
-            self._unheeded.sent = now
-            self._inflight.append(self._unheeded)
-            return _CACHING
 
         def refused(fault: Fault) -> None:
             if isinstance(said := fault.error.__cause__, Exception):

@@ -133,6 +133,12 @@ _CONTENT: Final = frozenset(
 """What a request has before it is sent."""
 
 
+IMPATIENT: Final = 1
+UNDOES: Final = 2
+FINAL: Final = 4
+"""What a request may be: see the properties of `Request`."""
+
+
 class Request(Generic[T]):
     """A script with its keys and arguments, how its reply reads, and, once it is sent, how it stands.
 
@@ -168,19 +174,16 @@ class Request(Generic[T]):
     done = False
     elsewhere = False  # a node has it that does not serve its slot, for this request only
     ended_by: Fault | None = None
-    final = False  # it may be the last that this process does
     guarded = False  # it goes to a node of a cluster
     joins = False  # the acquire of the next waiter of its session may go in one request with it
     mid_move = False  # it was refused because its slot moves, and is sent in the form for that
     on_late: Callable[[T], object] | None = None
-    ordinary = True  # it is no undo, not the last one of its process, and may wait for a server that is away
-    patient = True
+    rare = 0  # of `IMPATIENT`, `UNDOES` and `FINAL`, those that it is: few are any
     plain = True  # it is no more than a script by its digest: nothing below or above makes it special
     rider: Request[Any] | None = None  # the one that went in the same request, and has the next reply
     sent = 0.0  # loop time right before it was last written
     sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
     unconfirmed = False  # it was sent before, and all or a part of it may have been executed already
-    undoes = False
     written = False  # the server may have it, or have had it
 
     on_reply: Callable[[T], None]
@@ -205,6 +208,21 @@ class Request(Generic[T]):
         if bells:
             self.bells = bells
             self.plain = False
+
+    @property
+    def patient(self) -> bool:
+        """Whether it waits for a server that is known to be away."""
+        return not self.rare & IMPATIENT
+
+    @property
+    def undoes(self) -> bool:
+        """Whether it takes back what an earlier request of its lane may have done."""
+        return bool(self.rare & UNDOES)
+
+    @property
+    def final(self) -> bool:
+        """Whether it may be the last that this process does."""
+        return bool(self.rare & FINAL)
 
     def track(self, keys: tuple[bytes, ...]) -> None:
         """The server must tell of changes of these keys, which it reads last."""
@@ -260,10 +278,10 @@ class Request(Generic[T]):
         self.on_fault = on_fault
         self.until = until
         if undoes:
-            self.undoes = True
-            self.ordinary = self.plain = False
+            self.rare |= UNDOES
+            self.plain = False
         if not patient:
-            self.ordinary = self.patient = False
+            self.rare |= IMPATIENT
         if as_eval:
             self.as_eval = True
             self.plain = False

@@ -479,7 +479,7 @@ class ByHand:
     def bell(self, name: str, session: str) -> bytes:
         return self._steps(name, session).bell
 
-    def _commands(self, name: str, session: str = "") -> LockSteps:
+    def _steps(self, name: str, session: str = "") -> LockSteps:
         return LockSteps(self._prefix, name, retention_ms=600_000, session=session)
 
     def _do(self, command: Asked[Any]) -> Any:

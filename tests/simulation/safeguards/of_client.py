@@ -219,7 +219,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A release makes the next waiter of the session ask.",
         python(
             "lock.queue:Gate.holder_gone",
-            without='self._head.prompt("local", in_turn=self._next_in_turn())',
+            without='self._head.prompt("local", in_turn=self.next_in_turn())',
             instead="pass",
         ),
         ("semaphore",),
