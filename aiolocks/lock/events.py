@@ -341,6 +341,14 @@ class Events:
         if hooks := self._on_acquired:
             _tell_holder(lease, hooks, _of(lease, seconds, cached=lease.cached, holders=holders))
 
+    def taken(self, lease: Possession) -> None:
+        """As `acquired`: from what the session keeps, without a request and without a wait."""
+        self.counters.hits += 1
+        if log.isEnabledFor(DEBUG):
+            log.debug("%s: acquired after %.3f s", _named(lease), 0.0)
+        if hooks := self._hooks["on_acquired"]:
+            _tell_holder(lease, hooks, _of(lease, 0.0, cached=True))
+
     def renewed(self, leases: Iterable[Possession]) -> None:
         hooks = self._hooks["on_renewed"]
         if hooks or log.isEnabledFor(DEBUG):

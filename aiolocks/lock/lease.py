@@ -330,6 +330,11 @@ class BodyScope:
         return current_task(self.loop) is self.task
 
     @property
+    def cancellable(self) -> bool:
+        """Whether a task has entered it, and a loss cancels the body."""
+        return self.task is not None and self._cancels
+
+    @property
     def unwinding(self) -> bool:
         """Whether the body was told to stop and has not ended."""
         return self._cancels and not self.left and not self.task.done()
@@ -1571,7 +1576,7 @@ class Lease(AsyncOnly):
         around = INSIDE.get()
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
         ward = possession.target.ward
-        if ward is not None:
+        if ward is not None and not watch.guarded:
             watch.guarded = True  # as `Ward.enter`, which looks closer
             if watch.deadline - guard.the_thread.looks_at < watch.span / 2:
                 ward.enter(watch)
@@ -1868,7 +1873,7 @@ class Binding(Generic[LeaseT]):
 
     async def locked(self) -> bool:
         kept = self.gate.kept
-        if kept is not None and kept.idle and kept.lasts:
+        if kept is not None and self.gate.asking is kept and kept.lasts:
             return False  # only this session keeps it, and no task uses it: a task of it that asks has it
         return await self.engine.ask(self.resource.steps.locked())
 

@@ -124,6 +124,7 @@ class Here:
 
     Invariants:
     - `closed` says whether one of them excludes all waiters, who then do not ask;
+    - the token of a tenure that no task uses stands among them, until that is over: before a task asks;
     - it keeps no lease alive that its task has: a lease that no other code refers to must be collected.
 
     Attributes:
@@ -498,7 +499,7 @@ class Gate:
 
     def pass_by(self, lease: Possession) -> None:
         """It asks, or has asked, beside a lease of a tenure, or one that may begin it: that is told."""
-        if self.kept is not None and self.kept.claim is not lease.claim:
+        if self.kept is not None and self.kept is not lease.claim:
             self.kept.pass_by()
 
     # -- waiters in general
@@ -627,7 +628,10 @@ class Gate:
         if not self.alone or self.here.several:
             return False
         waiter = next(iter(self._queue), None)
-        return waiter if waiter is None or tenure.serves(waiter.target) else False
+        if waiter is None:
+            self.stirred = False  # as `settled`
+            return None
+        return waiter if tenure.serves(waiter.target) else False
 
     def others_go_first(self) -> None:
         """Another session asks for what this session keeps: this session goes behind the other one."""
@@ -636,7 +640,7 @@ class Gate:
 
     def holder_vanished(self, token: str) -> None:
         """A grant is given back, or its lease was collected."""
-        if self.kept is not None and self.kept.claim.token == token:
+        if self.kept is not None and self.kept.token == token:
             self.kept.over()
         self.holder_gone(token)
 

@@ -12,7 +12,7 @@ import functools
 import heapq
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
@@ -108,7 +108,8 @@ class Watch:
     """Until when the server has a lease, and the requests that say so: from its grant to its end.
 
     It has a weak hold on the possession. A possession to which no code refers any more is collected, and its
-    renewals end: so the caller of a method gives the possession.
+    renewals end: so the caller of a method gives the possession. The watch of a tenure serves one possession
+    after the other; between them it has none, and nothing is done for it.
 
     Invariants:
     - `deadline` is never later than the end of the lease on the server, if both clocks run alike;
@@ -124,26 +125,27 @@ class Watch:
     Attributes:
         deadline: Loop time until which its holder may rely on it.
         doubted: Its last renewal has had no answer yet, or an error for an answer.
-        guarded: The guard looks after it.
+        guarded: The guard looks after it, from the first body on.
+        holder: The possession; None before the first one, between two of a tenure, and after the end.
         margin: Seconds before the end at which the event loop must have run.
         renewal: The request that is under way; also a question whether it is held.
         renewal_due: Loop time of the next one.
         span: Seconds that were asked for last.
         stopping: The body was told to stop.
         ttl: Seconds that each renewal asks for.
-        turn: The entry of the watchdog's heap that counts.
+        turn: The entry of the watchdog's heap that counts; 0: none does.
         watched: Its keys, once the server was asked to tell of them.
     """
 
     # Most leases never change these values: so the class has them, and not each lease.
     _changed = False  # it must be asked for, as the server has told of a change
     _end = NEVER  # when it ends whatever renewals could do
-    _of: weakref.ref[Possession] | None = None  # until it ends
     _retries = 0
     alone = False  # see `Tracked`
     at_limit = False  # the server's ttl reaches to the end of max_hold
     doubted = False
     guarded = False
+    holder: weakref.ref[Possession] | None = None
     renewal: Renewal | Convoy | None = None
     stopping = False
     turn = 0
@@ -173,13 +175,8 @@ class Watch:
             self.ask_by(sent + _ARMED_AFTER)
 
     def __call__(self) -> Possession | None:
-        """Its possession; None: it has ended, or no code refers to the possession any more."""
-        return None if self._of is None else self._of()
-
-    def lies_idle(self) -> None:
-        """After its end: another possession may have it."""
-        self._changed = self.guarded = False
-        self.watched = ()
+        """Its possession; None: it has none now, or no code refers to the possession any more."""
+        return None if self.holder is None else self.holder()
 
     # -- until when: arithmetic, and nothing else
 
@@ -337,7 +334,7 @@ class Watch:
         watchdog = self.watchdog
         if self.watched:
             watchdog.tracked.disarm(self, self.watched)
-        self._of = None
+        self.holder = None
         self.turn = 0  # as `Watchdog.forget`
         watchdog.watches.discard(self)
         if not watchdog.watches:
@@ -855,15 +852,18 @@ class Watchdog:
     """Calls `Watch.tend` when it is due.
 
     Invariants:
-    - a watched possession has exactly one entry in the heap that counts, or has been tended a moment ago and
-      will have one; all other entries are stale;
+    - a watch with a possession has exactly one entry in the heap that counts, or has been tended a moment ago
+      and will have one; all other entries are stale;
+    - a watch between two possessions keeps its entry until that is due, and then has none (`turn` is 0);
     - a forgotten possession is never tended again, whatever entries it has left.
 
     Attributes:
+        idle: As many as there are watches between two possessions.
         watches: The possessions that are looked after.
     """
 
     convoys: Convoys
+    idle: Sized = ()
     tracked: Tracked
 
     def __init__(self, loop: asyncio.AbstractEventLoop, events: Events, resumption: Resumption) -> None:
@@ -882,7 +882,7 @@ class Watchdog:
         self._stall = (0.0, 0.0)  # the last stall of the loop that was noticed: from when to when
 
     def __len__(self) -> int:
-        return len(self.watches)
+        return len(self.watches) - len(self.idle)
 
     def possessions(self) -> list[Possession]:
         return [possession for watch in self.watches if (possession := watch()) is not None]
@@ -921,7 +921,7 @@ class Watchdog:
         watch: Watch | None = possession.watch
         if watch is None:
             watch = possession.watch = possession.term
-            watch._of = weakref.ref(possession)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
+            watch.holder = weakref.ref(possession)
             watch.watchdog = self
             self.watches.add(watch)
         self._turn = watch.turn = turn = self._turn + 1
@@ -1067,7 +1067,10 @@ class Watchdog:
             left -= len(watches)
             self._entered -= len(watches)
             for watch in watches:
-                if watch.turn != turn or (of := watch._of) is None or (possession := of()) is None:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very file
+                if watch.turn != turn:
+                    continue
+                if (holder := watch.holder) is None or (possession := holder()) is None:
+                    watch.turn = 0  # its next possession needs an entry
                     continue
                 again = watch.tend(possession, now, steady)
                 if again > soon:

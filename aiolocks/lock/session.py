@@ -606,6 +606,7 @@ class Session(AsyncOnly):
         tracked.forget = transport.ignore_bell
         kept = Keep(loop, events)
         kept.tracked = tracked
+        watchdog.idle = kept.idle
         bells.ring_over(transport)
         engine = Engine(
             loop,

@@ -108,7 +108,7 @@ CEILINGS = {
 Where tasks wait, and of renewals, the counts differ by up to a third from run to run; else by less than a
 hundredth.
 """
-HIT = (1_330, 40)
+HIT = (910, 24)
 """Bytecodes and calls of an acquire that a session serves from what it keeps (`cache=`), and its release."""
 SHARED = {
     "`Combiner.submit`": (5_330, 209, 2),
