@@ -111,7 +111,7 @@ hundredth.
 HIT = (910, 24)
 """Bytecodes and calls of an acquire that a session serves from what it keeps (`cache=`), and its release."""
 SHARED = {
-    "`Combiner.submit`": (5_330, 209, 2),
+    "`Combiner.submit`": (4_520, 160, 2),
     "`SingleFlight.do`": (4_780, 177, 2),
     "`UniqueJob.run`": (3_800, 119, 2),
     "`UniqueJob.run`, all wait": (3_090, 102, 2),
