@@ -603,7 +603,7 @@ class Gate:
     def holder_releasing(self, token: str) -> bool:
         """Called if `awaited`: whether the release of this holder must wake a waiter of another process.
 
-        If not, then `holder_gone` follows, which makes the head try right behind it.
+        If not, then `holds_no_more` follows, which makes the head try right behind it.
         """
         if not self.policy.quiet or token not in self.here:
             return True
@@ -638,13 +638,13 @@ class Gate:
         self._turns.others_ask()
         self._in_turn = self.stirred = True
 
-    def holder_vanished(self, token: str) -> None:
+    def holder_dropped(self, token: str) -> None:
         """A grant is given back, or its lease was collected."""
         if self.kept is not None and self.kept.token == token:
             self.kept.over()
-        self.holder_gone(token)
+        self.holds_no_more(token)
 
-    def holder_gone(self, token: str) -> None:
+    def holds_no_more(self, token: str) -> None:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
         here = self.here
         if here.first == token and not here.also:  # as `Here.remove`

@@ -347,7 +347,7 @@ class Tenure(Claim):
         return command
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
-        return self.kept_steps.let_go(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
+        return self.kept_steps.release_kept(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
         if self.state is TenureState.OVER:
@@ -441,7 +441,7 @@ class Tenure(Claim):
         possession.fencing_token = self.number
         possession.granted_at = now
         possession.term = term = self.term
-        if term.turn:  # the watchdog has an entry for it, from an earlier holder
+        if term.entered < math.inf:  # the watchdog has an entry for it, from an earlier holder
             possession.watch = term
             term.holder = ref(possession)
         else:
@@ -622,7 +622,7 @@ class KeptPossession(Possession):
             return super().release(ring=ring, leave=leave)
         return self.tenure.release(ring=ring, leave=leave)
 
-    def ending(self, *, ring: bool = True) -> Request[Released]:
+    def release_used(self, *, ring: bool = True) -> Request[Released]:
         return self.release(ring=ring)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
@@ -668,13 +668,7 @@ class KeptPossession(Possession):
 
     def begin_release(self) -> asyncio.Future[None] | None:
         tenure = self.tenure
-        if (
-            tenure is not None
-            and tenure.keeps
-            and self.end is None
-            and not self._letting_go
-            and tenure.keep(self)
-        ):
+        if tenure is not None and tenure.keeps and self.watch is not None and tenure.keep(self):
             return None
         return super().begin_release()
 

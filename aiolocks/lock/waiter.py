@@ -872,7 +872,9 @@ class Waiter(Acquiring):
             # Without a grant or an error its task has left.
             how = how_it_ended(None if self.grant is not None else self.error or asyncio.CancelledError())
         seconds = self._engine.now() - self.started
-        self._engine.events.waited(self.target.kind, self.target.name, seconds, how, context=self.context)
+        self._engine.events.tell(
+            "on_waited", self.target.kind, self.target.name, seconds=seconds, reason=how, context=self.context
+        )
 
     # -- the end
 

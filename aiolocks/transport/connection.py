@@ -189,7 +189,7 @@ class Multiplexed(asyncio.Protocol):
         self._queue: deque[Request[Any]] = deque()  # not written yet
         self._inflight: deque[Request[Any]] = deque()  # written, reply to come
         # Stands for each CACHING, whose reply says nothing; its time is that of the last one.
-        self._unheeded: Request[Any] = bare(()).ask(ignore, ignore, until=math.inf)
+        self._unheeded = _Unheeded(None, (), (), ignore).ask(ignore, ignore, until=math.inf)
         self._unheeded.done = True
         self._raw: RawConnection | None = None
         self._replies = Replies()
@@ -320,7 +320,7 @@ class Multiplexed(asyncio.Protocol):
             batch, self._queue = self._queue, deque()
             self._write(batch)
 
-    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912 - a call more for each request would show
+    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912, PLR0915 - a call more for each request would show
         raw, inflight = self._raw, self._inflight
         assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
@@ -350,6 +350,14 @@ class Multiplexed(asyncio.Protocol):
                     request = head + pack(call.args)[4:]  # without the number of the words
                 if len(request) > LONG and self._take_aside(call):
                     continue
+                if call.watched:  # as below
+                    for words in self._wakeups.before_arming(call.watched):
+                        if words is CACHING:
+                            self._unheeded.sent = now
+                            inflight.append(self._unheeded)
+                            parts.append(_CACHING)
+                        else:
+                            parts.append(self._put_before(words, now, steady))
                 call.sent = now
                 call.sent_steady = steady
                 call.written = True
@@ -1116,6 +1124,14 @@ class Multiplexed(asyncio.Protocol):
         for call in (*self._inflight, *self._queue):
             call.fault(faults.session_closed())
         self._queue.clear()
+
+
+@final
+class _Unheeded(Request[None]):
+    """A request whose reply says nothing."""
+
+    def reply(self, raw: Any) -> None:
+        pass
 
 
 def bare(words: Words) -> Request[Any]:

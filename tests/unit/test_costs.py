@@ -110,6 +110,8 @@ hundredth.
 """
 HIT = (910, 24)
 """Bytecodes and calls of an acquire that a session serves from what it keeps (`cache=`), and its release."""
+RENEWAL = (1_360, 42)
+"""Bytecodes and calls of a renewal with which no other is due, where the server tells of changes."""
 SHARED = {
     "`Combiner.submit`": (4_520, 160, 2),
     "`SingleFlight.do`": (4_780, 177, 2),
@@ -171,6 +173,37 @@ asyncio.run(main())
     assert 20 < frames <= HIT[1]
     if BYTECODES:
         assert 500 < bytecodes <= HIT[0]
+
+
+def test_a_renewal_alone_costs_no_more_than_its_ceiling() -> None:
+    program = """
+import asyncio, benchmarks.counted as counted
+from aiolocks import Lock, Session
+from aiolocks.testing import EmbeddedServer
+
+async def main():
+    async with EmbeddedServer() as server, server.client() as client, Session(client) as session:
+        async with Lock(session, "a", ttl=0.6) as lease:
+            async def renewals(seconds):
+                await asyncio.sleep(seconds)
+                while lease._possession.watch.renewal is not None:
+                    await asyncio.sleep(0)
+                return session._engine._transport.commands_sent / 2  # that the server is to tell is a command
+
+            await renewals(0.5)
+            with counted.counting_code():
+                before = await renewals(0.5)
+            with counted.counting_code() as code:
+                number = await renewals(2) - before
+            print(code.bytecodes / number, code.frames / number, number)
+
+asyncio.run(main())
+"""
+    bytecodes, frames, number = map(float, printed(program).split())
+    assert number > 3
+    assert 20 < frames <= RENEWAL[1]
+    if BYTECODES:
+        assert 500 < bytecodes <= RENEWAL[0]
 
 
 def test_work_that_sessions_share_costs_no_more_than_its_ceiling() -> None:

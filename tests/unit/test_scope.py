@@ -221,7 +221,8 @@ async def test_of_two_nested_leases_both_lost_the_outer_one_is_told(offline, tra
     inner = await acquired(Lock(offline, "inner"), transport)
 
     async def lose_both() -> None:
-        (await transport.asked("locks_renew")).reply([0, 0])
+        for call in [await transport.asked("renew") for _ in range(2)]:
+            call.reply(0)
 
     losing = asyncio.create_task(lose_both())
     with pytest.raises(LockLostError, match="'name'"):

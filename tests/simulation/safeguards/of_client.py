@@ -218,7 +218,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over here": Safeguard(
         "A release makes the next waiter of the session ask.",
         python(
-            "lock.queue:Gate.holder_gone",
+            "lock.queue:Gate.holds_no_more",
             without='self._head.prompt("local", in_turn=self.next_in_turn())',
             instead="pass",
         ),
@@ -243,9 +243,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: holding
     "renewal": Safeguard(
         "A lease is renewed while it is held.",
-        python(
-            "lock.renewal:Renewal.send", without="self._possession.engine.send(self._call)", instead="pass"
-        ),
+        python("lock.renewal:Watch._renew", without="possession.engine.send(renewal)", instead="pass"),
         ALL,
     ),
     "late grant": Safeguard(
@@ -270,8 +268,8 @@ OF_CLIENT: dict[str, Safeguard] = {
             ),
             python(
                 "lock.renewal:Watch.holds_from",
-                without="end = sent + dependable(self.span)",
-                instead="end = NEVER",
+                without="self.deadline = sent + ",
+                instead="self.deadline = NEVER + ",
             ),
         ),
         ALL,
@@ -281,7 +279,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "lost": Safeguard(
         "A renewal that finds another holder ends the lease.",
         python(
-            "lock.renewal:Renewal._answered",
+            "lock.renewal:Watch._renewed",
             without="if not held:",
             instead="if False:",
         ),
@@ -337,8 +335,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "Each renewal is tracked, for its write has ended what was tracked before.",
         python(
             "lock.renewal:Watch.renewal_now",
-            without="watch=self._listens(hears=hears)",
-            instead="watch=hears and not self.watched",
+            without="(hears or self.watched != ())",
+            instead="(hears and self.watched == ())",
         ),
         LOCKS,
         faulty=True,
