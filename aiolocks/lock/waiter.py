@@ -358,11 +358,10 @@ class Acquiring(ABC):
         call, self._call = self._call, None
         assert call is not None
         call.on_reply = call.on_fault = ignore  # a round of a quorum knows it for longer
-        engine, options = self._engine, self.target.options
-        now = engine.now()
-        self.answered_at = now
+        engine, gate, options = self._engine, self._gate, self.target.options
+        self.answered_at = gate.answered_at = now = engine.now()
+        gate.silent_since = None
         self._maybe_executed = False
-        self._gate.answered(now)
         if not isinstance(answer, Granted):
             answer.heard = now
             self._unproved = None
@@ -1047,8 +1046,16 @@ class Waiter(Acquiring):
     def _slept(self) -> None:
         assert self.stage is Stage.SLEEPING, "a nap ends only a sleep"
         self._sleep_timer = None
+        gate, naps = self._gate, self._naps
+        in_turn = gate.yielding
+        if naps.refused_until is None and not in_turn:
+            now, end = self._engine.now(), self._wait_ends()
+            wake = naps.wake_at(now, yielding_until=0.0, end=end)
+            if wake is not None and wake > now and gate.listens_on(self):
+                self._set_alarm(now, end)
+                return
         self._engine.events.counters.wakeups["poll"] += 1
-        self._ask(in_turn=self._gate.yielding)
+        self._ask(in_turn=in_turn)
 
     def _cancel_sleep(self) -> None:
         if self._sleep_timer is not None:
