@@ -9,9 +9,10 @@ import inspect
 import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from operator import itemgetter
+from types import FunctionType
 from typing import Any, Final, NamedTuple, Never, Protocol, TypeVar, final
 
 from .._tasks import empty_context, spawn
@@ -76,6 +77,8 @@ PIECE: Final = 50
 """Items or answers in one request, at most: it takes the server less than 1 ms."""
 PIECE_BYTES: Final = 65_536
 """Bytes after which a request has no more of them."""
+_MOST_ROWS: Final = 50
+"""Rows of items whose answers one request asks for."""
 _IDLE_MS: Final = 10_000
 """For how long a worker without work does not ask, unless it is woken."""
 
@@ -122,10 +125,6 @@ KINDS: Final = (
 )
 
 
-_Handed = tuple[int, bool, bytes]
-"""An item of a batch: its number, whether a caller waits for its answer, and its payload."""
-
-
 class Row(NamedTuple):
     """Items with numbers that follow each other; the last one is one of them."""
 
@@ -165,8 +164,8 @@ class Piece(NamedTuple):
         upto: The number of the last item of the batch.
         at: The number of the last item that was looked at.
         left_out: How many of the items that were looked at are not kept any more.
-        items: Of each item: its number, whether a caller waits for its answer, and its payload.
-        dropped: The numbers of the items that are not kept any more, and whose callers wait.
+        items: Of each item its number, a flag, and its payload. The flag: `b"w"`, a caller waits for its
+            answer; `b"l"`, none does; `b"d"`, a caller waits, and the item is not kept any more.
     """
 
     number: int
@@ -174,22 +173,14 @@ class Piece(NamedTuple):
     upto: int
     at: int
     left_out: int
-    items: Sequence[_Handed]
-    dropped: Sequence[int] = ()
+    items: Sequence[tuple[int, bytes, bytes]]
 
     @classmethod
     def of(cls, raw: Sequence[Any]) -> Piece | None:
         if not raw:
             return None
-        number, attempt, upto, at, left_out, *items = raw
-        kept: list[_Handed] = []
-        dropped: list[int] = []
-        for one, flag, payload in zip(items[::3], items[1::3], items[2::3], strict=True):
-            if flag == b"d":
-                dropped.append(int(one))
-            else:
-                kept.append((int(one), flag == b"w", payload))
-        return cls(int(number), int(attempt), int(upto), int(at), int(left_out), kept, dropped)
+        items = list(zip(map(int, raw[5::3]), raw[6::3], raw[7::3], strict=True))
+        return cls(raw[0], raw[1], int(raw[2]), int(raw[3]), raw[4], items)
 
 
 class HandedOut(NamedTuple):
@@ -245,20 +236,16 @@ class Brought(NamedTuple):
     """Items that the next asker brings.
 
     Attributes:
-        token: Of their put: however often it is asked, they are left once.
-        items: Of each, whether a caller waits for its answer, and its payload.
-        known_ms: For how long the server must know of the put at least.
+        put: The token of their put, and the items: however often it is asked, they are left once.
         told: Told what became of them.
     """
 
-    token: str
-    items: Sequence[tuple[bool, bytes]]
-    known_ms: int
+    put: Sequence[Argument]
     told: Callable[[Put], object]
 
 
 class Bounds(NamedTuple):
-    """The settings of a combiner as the server needs them; times in ms."""
+    """The settings of a combiner as the server needs them, in this order; times in ms."""
 
     most: int
     window_ms: int
@@ -275,7 +262,7 @@ class CombinerSteps(LockSteps):
         bounds: Its settings, for the requests from now on.
         brought: The items that the asker brings, until the server has answered; else None.
         hasty: As of `NameSteps`; while items are brought, seconds.
-        rows: Tells which items this session waits for; asked for each request.
+        waiting: The items for which this session waits, by number.
         handed_out: The beginning of the batch, of the last grant.
     """
 
@@ -283,6 +270,7 @@ class CombinerSteps(LockSteps):
     __slots__ = (
         "_ack",
         "_asking",
+        "_bringing",
         "_ending",
         "_idle",
         "_run",
@@ -291,7 +279,7 @@ class CombinerSteps(LockSteps):
         "brought",
         "handed_out",
         "hasty",
-        "rows",
+        "waiting",
     )
 
     def __init__(
@@ -300,13 +288,13 @@ class CombinerSteps(LockSteps):
         name: str,
         *,
         bounds: Bounds,
-        rows: Callable[[], Sequence[Row]],
+        waiting: Mapping[int, object],
         retention_ms: int,
         session: str,
     ) -> None:
         super().__init__(prefix, name, retention_ms=retention_ms, session=session, kind="combiner")
         self.bounds = bounds
-        self.rows = rows
+        self.waiting = waiting
         roles = ("value", "items", "answers", "fence", "queue", "puts", "idle")
         *run, fence, queue, puts, idle = keys_of(prefix, "combiner", name, roles)
         self._run = tuple(run)
@@ -314,6 +302,7 @@ class CombinerSteps(LockSteps):
         self._under = {"puts": puts, "queue": queue, "fence": fence}
         self._ending = (*run, fence, queue)
         self._asking = (*run, fence, queue, idle, self.bell)
+        self._bringing = (*self._asking, puts)
         self._ack: Ack | None = None
         self.brought: Brought | None = None
         self.handed_out = HandedOut(0, None)
@@ -325,18 +314,35 @@ class CombinerSteps(LockSteps):
     def listener(self, token: str) -> Listener:
         return Listener(self.bell, (self._under["queue"],), locks=(self._run[0], self._idle))
 
-    def put(self, token: str, items: Sequence[tuple[bool, bytes]], *, known_ms: int) -> Request[Put]:
-        """Leaves items: of each, whether a caller waits for its answer, and its payload."""
-        args = (token, self._retention_ms, *self._leaving(items, known_ms))
+    def put(self, token: str, items: Sequence[Argument], *, known_ms: int) -> Request[Put]:
+        """Leaves items: of each `"w"`, if a caller waits for its answer, else `"l"`; and its payload.
+
+        Args:
+            token: Of the put: however often it is asked, the items are left once.
+            items: These two of each, one after the other.
+            known_ms: For how long the server must know of the put at least.
+        """
+        args = (token, self._retention_ms, *self.bounds[3:], known_ms, MOST_KNOWN, *items)
         keys = (*self._run, self._under["puts"], self._under["queue"], self._idle)
         return Request(_PUT, keys, args, _put, lane=f"{self._name}.put")
 
-    def _leaving(self, items: Sequence[tuple[bool, bytes]], known_ms: int) -> list[Argument]:
-        bounds = self.bounds
-        args: list[Argument] = [bounds.most_waiting, bounds.keep_ms, known_ms, MOST_KNOWN]
-        for waits, payload in items:
-            args += ("w" if waits else "l", payload)
-        return args
+    def bring(
+        self, token: str, items: Sequence[Argument], *, known_ms: int, told: Callable[[Put], object]
+    ) -> None:
+        """As `put`, with the next question; `told` what became of the items."""
+        self.brought = Brought((token, *self.bounds[3:], known_ms, MOST_KNOWN, *items), told)
+
+    def _rows(self) -> str:
+        """The first items that this session waits for, as the server is asked for them."""
+        rows: list[Row] = []
+        for number in self.waiting:
+            if rows and rows[-1].last + 1 == number:
+                rows[-1] = Row(rows[-1].first, number)
+            elif len(rows) == _MOST_ROWS:
+                break
+            else:
+                rows.append(Row(number, number))
+        return " ".join([f"{row.first}-{row.last}" for row in rows])
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         """Takes the run, unless there are answers, or says for how long the present one may go on.
@@ -344,33 +350,24 @@ class CombinerSteps(LockSteps):
         If items are brought, they are left first.
         """
         keys = self._asking if standing & (WAITING | SEATED) else self._asking[:-1]
-        bounds = self.bounds
-        args: tuple[Argument, ...] = (
-            token,
-            ttl_ms,
-            self._retention(ttl_ms),
-            metadata,
-            letters(standing),
-            bounds.most,
-            bounds.window_ms,
-            bounds.within_ms,
-            " ".join([f"{row.first}-{row.last}" for row in self.rows()]),
+        args: list[Argument] = [
+            *(token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing)),
+            *self.bounds[:3],
+            self._rows() if self.waiting else "",
             _IDLE_MS,
-        )
+        ]
         if (brought := self.brought) is None:
-            return Request(_ACQUIRE, keys, args, self._answer, lane=token)
+            return Request(_ACQUIRE, keys, tuple(args), self._answer, lane=token)
         assert standing & WAITING, "an asker that brings items waits for their answers"
-        keys = (*keys, self._under["puts"])
-        args = (*args, brought.token, *self._leaving(brought.items, brought.known_ms))
+        args += brought.put
         answer = functools.partial(self._answer_to_brought, brought)
-        request = Request(_ACQUIRE, keys, args, answer, lane=token)
+        request = Request(_ACQUIRE, self._bringing, tuple(args), answer, lane=token)
         request.patient = False
         return request
 
     def take(self, token: str, after: int) -> Request[HandedOut | None]:
         """More of the batch, after that item; None if the token does not have the run."""
-        bounds = self.bounds
-        args = (token, self._retention_ms, bounds.most, bounds.window_ms, bounds.within_ms, str(after))
+        args = (token, self._retention_ms, *self.bounds[:3], str(after))
         return Request(_TAKE, self._run, args, _handed_out, lane=token)
 
     def answer(self, token: str, run: int, entries: Sequence[Entry]) -> Request[bool]:
@@ -396,7 +393,7 @@ class CombinerSteps(LockSteps):
             str(ack.upto),
             "f" if ack.failed else "d",
             int(ack.late),
-            *_words(ack.answers),
+            *(_words(ack.answers) if ack.answers else ()),
         )
         return Request(_ACK, self._ending, args, released, lane=token)
 
@@ -446,8 +443,6 @@ def _handed_out(raw: Any) -> HandedOut | None:
 LABEL: Final = "Combiner"
 PAUSE: Final = 1.0
 """Seconds before a worker asks again after an error, or a session after its run was lost."""
-_MOST_ROWS: Final = 50
-"""Rows of items whose answers one request asks for."""
 _UNKNOWN: Final = (
     "the server does not know the item any more: it has lost its data, or kept the item no longer"
 )
@@ -554,28 +549,24 @@ class Batch:
 Run = Callable[[Batch], Awaitable[Any]]
 
 
-@dataclass(frozen=True)
-class _Collected:
+class _Collected(NamedTuple):
     """The batch of a run.
 
     Attributes:
         last: The last piece in which it came.
-        items: Of each item that is run: the number, whether a caller waits for its answer, and the item.
-        unread: Of each item that the serializer cannot read: the number, and whether a caller waits.
-        outcomes: By number, the outcomes of items that are not run, and whose callers may wait.
+        items: The items that are run.
+        ids: Of each of these: the number, and whether a caller waits for its answer.
+        not_run: The same of each other item, with its outcome.
+        unread: The first error of the serializer, and how many items it cannot read.
         left_out: How many items are not kept any more.
     """
 
     last: Piece
-    items: Sequence[tuple[int, bool, Any]]
-    unread: Sequence[tuple[int, bool]]
-    outcomes: Mapping[int, Outcome]
+    items: Sequence[Any]
+    ids: Sequence[tuple[int, bool]]
+    not_run: Sequence[tuple[tuple[int, bool], Outcome]]
+    unread: tuple[Exception | None, int]
     left_out: int
-
-    @functools.cached_property
-    def only_left(self) -> set[int]:
-        """The numbers of the items for whose answers no caller waits."""
-        return {item[0] for item in (*self.items, *self.unread) if not item[1]}
 
 
 class Settings(NamedTuple):
@@ -607,33 +598,32 @@ class _Item:
     """One item that a caller of this session has left.
 
     Attributes:
+        future: For which its caller waits: for its outcome or, of one that was only left, until the server
+            has it. Done, it may be cancelled: its caller has gone, and the item stays.
         run: Runs its batch; None of one that was only left.
-        left: Of one that was only left, resolved when the server has it; else None.
-        answered: Resolved with the outcome; None of one that was only left.
         ours: How a run of this session has ended, of which it is not known whether the server knows.
     """
 
-    __slots__ = ("answered", "context", "left", "ours", "payload", "run")
+    __slots__ = ("context", "future", "ours", "payload", "run")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, payload: bytes, run: Run | None) -> None:
         self.payload = payload
         self.run = run
-        self.left: asyncio.Future[Left] | None = loop.create_future() if run is None else None
-        self.answered: asyncio.Future[Outcome] | None = None if run is None else loop.create_future()
+        self.future: asyncio.Future[Any] = loop.create_future()
         self.context = contextvars.copy_context()
         self.ours: Outcome | None = None
 
     def fail(self, error: BaseException) -> None:
         """Ends the wait of its caller with this error."""
-        if self.left is not None and not self.left.done():
-            self.left.set_exception(error)
-            self.left.exception()  # its caller may have gone
-        if self.answered is not None:
+        if self.run is not None:
             self.settle(Outcome.of_error(error))
+        elif not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # its caller may have gone
 
-    def settle(self, outcome: Outcome) -> None:
-        if self.answered is not None and not self.answered.done():
-            self.answered.set_result(outcome)
+    def settle(self, outcome: Outcome | Left) -> None:
+        if not self.future.done():
+            self.future.set_result(outcome)
 
 
 @final
@@ -706,7 +696,7 @@ class Combining:
             engine.settings.prefix,
             name,
             bounds=settings.bounds,
-            rows=self._rows,
+            waiting=self._waiting,
             retention_ms=milliseconds(engine.settings.fence_retention),
             session=engine.session_id,
         )
@@ -718,21 +708,12 @@ class Combining:
         slot = ("combiner", name)
         combining: Combining | None = engine.in_progress.get(slot)
         if combining is None:
-            combining = engine.bound(slot, lambda: cls(engine, name, settings))
+            combining = engine.bound(slot, functools.partial(cls, engine, name, settings))
             engine.in_progress[slot] = combining
-            combining.begin(settings)
-        elif combining._settings is not settings:  # noqa: SLF001 - its own class
-            combining._configure(settings)  # noqa: SLF001 - as above
+        if combining._settings is not settings:  # noqa: SLF001 - its own class
+            combining._settings = settings  # noqa: SLF001 - as above
+            combining._steps.bounds = settings.bounds  # noqa: SLF001 - as above
         return combining
-
-    def begin(self, settings: Settings) -> None:
-        """It has something to do from now on, with these settings."""
-        self._steps.rows = self._rows
-        if self._settings is not settings:
-            as_before = self._settings.options is settings.options
-            self._configure(settings)
-            if not as_before:
-                self._binding = self._bound()
 
     def _bound(self) -> Binding[Lease]:
         return Binding(
@@ -744,36 +725,33 @@ class Combining:
             options=self._settings.options,
         )
 
-    def _configure(self, settings: Settings) -> None:
-        """These settings count from now on; the ttl, from the next time on that it has something to do."""
-        self._settings = settings
-        self._steps.bounds = settings.bounds
-
     # -- for callers
 
-    def check_outside(self) -> None:
-        """Refuses a caller that is a part of the run for which it would wait.
+    def submit(self, payload: bytes, run: Run) -> asyncio.Future[Outcome]:
+        """A future for the outcome of an item; its caller may cancel it, and leaves the item then.
 
         Raises:
-            RuntimeError: It is.
+            RuntimeError: The caller is a part of the run for which it would wait.
         """
-        if any(running.combining is self and not running.over for running in _within.get()):
+        if (within := _within.get()) and any(one.combining is self and not one.over for one in within):
             raise RuntimeError(
                 f"an item that the run of Combiner {self._name!r} submits waits for itself: leave() it"
             )
+        item = _Item(self._engine.loop, payload, run)
+        self._outbox.append(item)
+        if self._working is None and self._putting is None and len(self._outbox) == 1:
+            self._bringing = True
+            self._working = self._begin(self._work(), "run")
+        else:
+            self._put_on()
+        return item.future
 
-    async def submit(self, payload: bytes, run: Run) -> Any:
-        """The result of an item."""
-        item = self._add(payload, run)
-        assert item.answered is not None
-        outcome = await self._wait(item.answered)
-        return outcome.get()
-
-    async def leave(self, payload: bytes) -> Left:
-        """Returns when the server has the item."""
-        item = self._add(payload, None)
-        assert item.left is not None
-        return await self._wait(item.left)
+    def leave(self, payload: bytes) -> asyncio.Future[Left]:
+        """A future that ends when the server has the item."""
+        item = _Item(self._engine.loop, payload, None)
+        self._outbox.append(item)
+        self._put_on()
+        return item.future
 
     async def drain(self, run: Run) -> None:
         """Runs what is left, until it is cancelled."""
@@ -781,28 +759,13 @@ class Combining:
         self._workers.append(worker)
         self._work_on()
         try:
-            await self._wait(worker.failed)
+            await worker.failed
         finally:
             self._workers.remove(worker)
             worker.failed.cancel()
             asks_for = self._waiting or self._workers or self._brought
             if self._acquiring and not asks_for and self._working is not None:
                 self._working.cancel()  # no caller and no worker is left for whom to ask
-
-    @staticmethod
-    async def _wait(future: asyncio.Future[T]) -> T:
-        # A future of its own for each caller: a cancelled one leaves its item.
-        return await asyncio.shield(future)
-
-    def _add(self, payload: bytes, run: Run | None) -> _Item:
-        item = _Item(self._engine.loop, payload, run)
-        self._outbox.append(item)
-        if self._working is None and self._putting is None and run is not None and len(self._outbox) == 1:
-            self._bringing = True
-            self._working = self._begin(self._bring(), "run")
-        else:
-            self._put_on()
-        return item
 
     # -- tasks of the session
 
@@ -814,12 +777,15 @@ class Combining:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
         put = task is self._putting
         if put:
             self._putting = None
-        if task is self._working:
+        elif task is self._working:
             self._working = None
+        else:
+            return  # `_work` has come to its end
+        error = None if task.cancelled() else task.exception()
+        if not put and self._bringing:
             self._fail_brought(error or SessionClosedError("the session was closed while waiting"))
         if error is None and task.cancelled() and self._engine.closing:
             error = SessionClosedError("the session was closed while waiting")
@@ -830,28 +796,29 @@ class Combining:
                     worker.failed.set_exception(error)
             if put or self._engine.closing:  # else they may still be left
                 self._fail_outbox(error)
-        self._put_on()
+        if self._outbox:
+            self._put_on()
         self._work_on()
 
     def _put_on(self) -> None:
         """Begins to put what is left to be put, unless that goes on; what is brought comes first."""
-        if self._outbox and self._putting is None and not self._bringing:
+        if self._putting is None and not self._bringing:
             self._putting = self._begin(self._put_all(), "put")
 
     def _work_on(self) -> None:
         """Begins to ask for the run if a caller or a worker waits. Without any work, leaves `in_progress`."""
-        if self._working is None and (self._waiting or self._workers):
+        if self._working is not None:
+            return
+        if self._waiting or self._workers:
             self._working = self._begin(self._work(), "run")
-        busy = self._outbox or self._waiting or self._workers or self._putting or self._working
-        if not busy and self._engine.in_progress.get(self._slot) is self:
+        elif not self._outbox and self._putting is None and self._engine.in_progress.get(self._slot) is self:
             del self._engine.in_progress[self._slot]
-            # They know each other: a cycle would be left to the garbage collector.
-            self._steps.rows = tuple
 
     def _fail_waiting(self, error: BaseException) -> None:
         """All items that wait in this session get this error. Another session may run them."""
-        waiting, self._waiting = self._waiting, {}
-        for item in waiting.values():
+        waiting = [*self._waiting.values()]
+        self._waiting.clear()
+        for item in waiting:
             item.fail(error)
 
     def _fail_outbox(self, error: BaseException) -> None:
@@ -862,25 +829,22 @@ class Combining:
 
     # -- leaving items
 
-    async def _bring(self) -> None:
-        """As `_work`, with a first question that brings what is left in this turn of the loop."""
-        await asyncio.sleep(0)
-        engine = self._engine
-        piece = self._brought = self._next_to_put()
-        self._steps.brought = Brought(
-            engine.token(),
-            [(item.run is not None, item.payload) for item in piece],
-            engine.settings.known_ms,
-            self._have_brought,
-        )
-        self._steps.hasty = engine.settings.command_timeout
-        await self._work()
+    def _bring(self) -> None:
+        """The first question brings what was left in this turn of the loop."""
+        engine, steps = self._engine, self._steps
+        self._brought, items = self._next_to_put()
+        if not items:
+            self._bringing = False  # the session was closed meanwhile
+            return
+        steps.bring(engine.token(), items, known_ms=engine.settings.known_ms, told=self._have_brought)
+        steps.hasty = engine.settings.command_timeout
 
     def _have_brought(self, put: Put) -> None:
         piece, self._brought = self._brought, ()
         self._bringing = False
         self._have_put(piece, put)
-        self._put_on()
+        if self._outbox:
+            self._put_on()
 
     def _fail_brought(self, error: BaseException) -> None:
         """The question that brought items has failed."""
@@ -893,9 +857,9 @@ class Combining:
     async def _put_all(self) -> None:
         await asyncio.sleep(0)  # all that is left in this turn of the loop goes in one request
         while self._outbox:
-            piece = self._next_to_put()
+            piece, items = self._next_to_put()
             try:
-                put = await self._put(piece)
+                put = await self._put(items)
             except BaseException as error:
                 closed = SessionClosedError("the session was closed while waiting")
                 told = error if isinstance(error, Exception) else closed
@@ -906,55 +870,49 @@ class Combining:
                 continue
             self._have_put(piece, put)
 
-    def _next_to_put(self) -> list[_Item]:
+    def _next_to_put(self) -> tuple[Sequence[_Item], Sequence[Argument]]:
+        """The first items that are left to be put, as many as a request may have; and its words for them."""
+        outbox, size = self._outbox, 0
         piece: list[_Item] = []
-        size = 0
-        while self._outbox and len(piece) < PIECE:
-            size += len(self._outbox[0].payload)
-            if piece and size > PIECE_BYTES:
+        words: list[Argument] = []
+        while outbox:
+            item = outbox[0]
+            size += len(item.payload)
+            if piece and (len(piece) == PIECE or size > PIECE_BYTES):
                 break
-            piece.append(self._outbox.popleft())
-        return piece
+            piece.append(outbox.popleft())
+            words += ("l" if item.run is None else "w", item.payload)
+        return piece, words
 
-    async def _put(self, piece: Sequence[_Item]) -> Put:
+    async def _put(self, items: Sequence[Argument]) -> Put:
         engine = self._engine
-        command = self._steps.put(
-            engine.token(),
-            [(item.run is not None, item.payload) for item in piece],
-            known_ms=engine.settings.known_ms,
-        )
+        command = self._steps.put(engine.token(), items, known_ms=engine.settings.known_ms)
         return await engine.ask(command, told=engine.wake_own)
 
     def _have_put(self, piece: Sequence[_Item], put: Put) -> None:
-        most_waiting = self._settings.bounds.most_waiting
         for place, item in enumerate(piece):
             if place >= put.taken:
+                most_waiting = self._settings.bounds.most_waiting
                 item.fail(CombinerFullError(self._name, pressure=put.waiting, most_waiting=most_waiting))
                 continue
-            if item.left is None:
+            if item.run is not None:
                 self._waiting[put.first + place] = item
-            elif not item.left.done():
+            else:
                 pressure = put.waiting - put.taken + place + 1
-                item.left.set_result(Left(put.first + place, max(1, pressure)))
+                item.settle(Left(put.first + place, max(1, pressure)))
         if put.taken:
             self._engine.events.left("combiner", self._name, items=put.taken, pressure=put.waiting)
-        self._work_on()
+        if self._working is None:
+            self._work_on()
 
     # -- asking
 
-    def _rows(self) -> list[Row]:
-        """The first items that wait, as the server is asked for them."""
-        rows: list[Row] = []
-        for number in self._waiting:
-            if rows and rows[-1].last + 1 == number:
-                rows[-1] = Row(rows[-1].first, number)
-            elif len(rows) == _MOST_ROWS:
-                break
-            else:
-                rows.append(Row(number, number))
-        return rows
-
     async def _work(self) -> None:
+        if self._binding.options is not self._settings.options:
+            self._binding = self._bound()  # the ttl counts from the next time on that there is work
+        if self._bringing:
+            await asyncio.sleep(0)
+            self._bring()
         while self._waiting or self._workers or self._brought:
             try:
                 self._engine.check_usable()
@@ -970,7 +928,8 @@ class Combining:
                 if not goes_on(error) or not self._workers:
                     raise
                 self._fail_waiting(error)
-                self._put_on()  # what came behind the items of a question that has failed
+                if self._outbox:
+                    self._put_on()  # what came behind the items of a question that has failed
                 log.log(
                     self._engine.log_level(error),
                     "combiner %r: its worker asks again in %g s: %s",
@@ -981,6 +940,9 @@ class Combining:
                 await self._engine.sleep(PAUSE)
             else:
                 await self._run_once(lease)
+        # In the step that answers the last caller: an item that this caller leaves next is brought, too.
+        self._working = None
+        self._work_on()
 
     def _hear(self, known: AnswersKnown) -> None:
         """What the server has told of items of this session."""
@@ -1022,19 +984,18 @@ class Combining:
 
     async def _run_once(self, lease: Lease) -> None:
         """Runs one batch, or finds that there is none; an end that was lost or not confirmed is told."""
-        piece: Piece | None = None
-        done = False
+        batch: _Collected | None = None
+        own: Sequence[int] = ()
         try:
             async with lease:
                 batch = await self._collect(lease)
                 if batch is None:
                     return
-                piece = batch.last
-                done = await self._do(lease, batch)
+                own = await self._do(lease, batch)
         except SessionClosedError:
             raise
         except LockError as error:
-            if piece is None and isinstance(error, BackendError) and not goes_on(error):
+            if batch is None and isinstance(error, BackendError) and not goes_on(error):
                 raise
             if self._acknowledged_run == lease.fencing_token:
                 log.warning(
@@ -1051,55 +1012,60 @@ class Combining:
             )
             await self._engine.sleep(min(PAUSE, self._settings.options.ttl / 3))
         else:
-            if done:
-                self._acknowledged(piece)
+            self._acknowledged(own)
 
-    def _acknowledged(self, piece: Piece) -> None:
-        """The server knows the end of the batch: so may the callers."""
-        for number in [one for one in self._waiting if one <= piece.upto]:
-            if (outcome := self._waiting[number].ours) is not None:
-                self._waiting.pop(number).settle(outcome)
+    def _acknowledged(self, own: Sequence[int]) -> None:
+        """The server knows the end of a batch with these items: so may their callers."""
+        for number in own:
+            if (item := self._waiting.pop(number, None)) is not None and item.ours is not None:
+                item.settle(item.ours)
 
     async def _collect(self, lease: Lease) -> _Collected | None:
         """All items of the batch that this run is for, once its window is over; None if there are none."""
-        handed_out, pieces = self._steps.handed_out, list[Piece]()
-        while not pieces or pieces[-1].at < pieces[-1].upto:
-            if handed_out.wait_ms > 0:
-                await self._engine.sleep(handed_out.wait_ms / 1000)
-            elif handed_out.piece is None:
+        wait_ms, piece = self._steps.handed_out
+        pieces: list[Piece] = []
+        while True:
+            if wait_ms > 0:
+                await self._engine.sleep(wait_ms / 1000)
+            elif piece is None:
                 return None
             else:
-                pieces.append(handed_out.piece)
-                if handed_out.piece.at >= handed_out.piece.upto:
-                    break
+                pieces.append(piece)
+                if piece.at >= piece.upto:
+                    return self._read(pieces)
             after = pieces[-1].at if pieces else 0
             taken = await self._engine.ask(self._steps.take(lease.token, after), patient=True)
             if taken is None:
                 raise LockLostError(LABEL, self._name, "the run was taken from this session")
-            handed_out = taken
-        return self._read(pieces)
+            wait_ms, piece = taken
 
     def _read(self, pieces: Sequence[Piece]) -> _Collected:
-        """The batch that came in these pieces, without the items that are not to be run."""
-        items: list[tuple[int, bool, Any]] = []
-        unread: list[tuple[int, bool]] = []
-        outcomes: dict[int, Outcome] = {}
-        left_out = 0
+        """The batch that came in these pieces, with the outcomes of the items that are not to be run."""
+        loads = self._settings.serializer.loads
+        items: list[Any] = []
+        ids: list[tuple[int, bool]] = []
+        not_run: list[tuple[tuple[int, bool], Outcome]] = []
+        dropped: Outcome | None = None
+        first: Exception | None = None
+        unread = left_out = 0
         for piece in pieces:
             left_out += piece.left_out
-            if piece.dropped:
-                outcomes |= dict.fromkeys(piece.dropped, self._of_dropped())
-            for number, waits, payload in piece.items:
+            for number, flag, payload in piece.items:
+                if flag == b"d":
+                    dropped = dropped or self._of_dropped()
+                    not_run.append(((number, True), dropped))
+                    continue
                 try:
-                    items.append((number, waits, self._settings.serializer.loads(payload)))
+                    items.append(loads(payload))
+                    ids.append((number, flag == b"w"))
                 except Exception as error:  # noqa: BLE001 - a serializer may raise anything
                     note(
                         error,
                         "aiolocks: the serializer of the Combiner says this of an item, which is not run",
                     )
-                    unread.append((number, waits))
-                    outcomes[number] = Outcome.of_error(error)
-        return _Collected(pieces[-1], items, unread, outcomes, left_out)
+                    not_run.append(((number, flag == b"w"), Outcome.of_error(error)))
+                    first, unread = error if first is None else first, unread + 1
+        return _Collected(pieces[-1], items, ids, not_run, (first, unread), left_out)
 
     def _runner(self) -> _Item | _Worker | None:
         """Whose function runs: the first caller's of this session, or a worker's."""
@@ -1107,55 +1073,56 @@ class Combining:
             return item
         return self._workers[0] if self._workers else None
 
-    async def _do(self, lease: Lease, batch: _Collected) -> bool:
-        """Runs the batch; whether it is done, once its lease is released."""
+    async def _do(self, lease: Lease, batch: _Collected) -> Sequence[int]:
+        """Runs the batch. The items of this session that are done, once its lease is released."""
         runner = self._runner()
         if runner is None:
-            return False
-        piece, items = batch.last, batch.items
-        began = self._engine.now()
-        outcomes: list[Outcome] = []
-        raised = False
-        # A process that was stopped looks like one that blocks, and is not stopped again.
-        retry, most = self._settings.retry, max(1, self._settings.retry)
-        if items and piece.attempt > most + 1:
-            outcomes, raised = [Outcome.of_error(self._given_up(piece))], True
+            return ()
+        engine, piece, items = self._engine, batch.last, batch.items
+        began = engine.now()
+        outcomes: Sequence[Outcome] = ()
+        raised: BaseException | None = None
+        retry = self._settings.retry
+        if items and piece.attempt > 2 and piece.attempt > retry + 1:
+            raised = self._given_up(piece)
         elif items:
             outcomes, raised = await self._outcomes(lease, runner, batch)
-            if isinstance(outcomes[0].error, RunTooSlowError):
-                retry = most
-        failed = raised and piece.attempt <= retry
+            if isinstance(raised, RunTooSlowError):
+                retry = max(1, retry)  # a process that was stopped looks alike, and is not stopped again
+        failed = raised is not None and piece.attempt <= retry
         if failed:
             log.warning(
                 "combiner %r: attempt %d of batch %d has failed, and its %d items stay for another: %s",
-                *(self._name, piece.attempt, piece.number, len(items), outcomes[0].error),
-                exc_info=outcomes[0].error,
+                *(self._name, piece.attempt, piece.number, len(items), raised),
+                exc_info=raised,
             )
-        elsewhere: list[tuple[int, Outcome]] = []
-        if not failed:
-            if raised:
-                log.error(
-                    "combiner %r: batch %d has failed for good at attempt %d, and its %d items are lost: %s",
-                    *(self._name, piece.number, piece.attempt, len(items), outcomes[0].error),
-                    exc_info=outcomes[0].error,
-                )
-            each = outcomes if len(outcomes) == len(items) else outcomes * len(items)
-            of_items = zip((number for number, _, _ in items), each, strict=True)
-            elsewhere = self._have_ended(batch, {**batch.outcomes, **dict(of_items)})
-        answers = list(_pieces(_entries(elsewhere))) if elsewhere else ()
-        await self._acknowledge(lease, piece, answers, failed=failed)
-        if not failed and (batch.left_out or batch.unread):
+        elif raised is not None:
+            log.error(
+                "combiner %r: batch %d has failed for good at attempt %d, and its %d items are lost: %s",
+                *(self._name, piece.number, piece.attempt, len(items), raised),
+                exc_info=raised,
+            )
+            outcomes = [Outcome.of_error(raised)] * len(items)
+        own, elsewhere = ((), ()) if failed else self._have_ended(batch, outcomes)
+        *first, last = _pieces(_entries(elsewhere)) if elsewhere else ((),)
+        run = lease.fencing_token
+        ack = Ack(lease.token, run, piece.upto, failed, answers=last)
+        if first or engine.closing or lease.remaining() <= 0.0:
+            await self._acknowledge(lease, ack, own, first)
+        else:
+            self._steps.leave(ack)
+        if not failed and (batch.left_out or batch.unread[1]):
             self._tell_dropped(batch)
         if items:
-            self._engine.events.combined(
-                lease.fencing_token,
+            engine.events.combined(
+                run,
                 "combiner",
                 self._name,
                 items=len(items),
-                seconds=self._engine.now() - began,
-                reason="again" if failed else "failed" if raised else "",
+                seconds=engine.now() - began,
+                reason="again" if failed else "failed" if raised is not None else "",
             )
-        return not failed
+        return own
 
     def _tell_dropped(self, batch: _Collected) -> None:
         """Says which items end with this batch, and were not run."""
@@ -1166,42 +1133,38 @@ class Combining:
                 batch.left_out,
             )
             self._engine.events.dropped("combiner", self._name, batch.left_out, reason="kept no longer")
-        if batch.unread:
-            first = batch.outcomes[batch.unread[0][0]].error
+        first, unread = batch.unread
+        if unread:
             log.error(
                 "combiner %r: %d items of batch %d cannot be read, and are dropped: all who use it need "
                 "one serializer: %s: %s",
-                *(self._name, len(batch.unread), batch.last.number, type(first).__name__, first),
+                *(self._name, unread, batch.last.number, type(first).__name__, first),
             )
-            self._engine.events.dropped("combiner", self._name, len(batch.unread), reason="unreadable")
+            self._engine.events.dropped("combiner", self._name, unread, reason="unreadable")
 
     async def _outcomes(
         self, lease: Lease, runner: _Item | _Worker, collected: _Collected
-    ) -> tuple[list[Outcome], bool]:
-        """How the run has ended: one outcome for all, or one for each; and whether it has raised.
+    ) -> tuple[Sequence[Outcome], BaseException | None]:
+        """How the run has ended: the outcome of each item, or the error that it has raised.
 
         Raises:
             RuntimeError: It has ended what ends a program, and not itself: nothing is acknowledged.
         """
-        run, piece, items = runner.run, collected.last, collected.items
+        piece, count = collected.last, len(collected.items)
+        batch = Batch(lease, piece.number, attempt=piece.attempt, items=collected.items)
+        run, running = runner.run, _Running(self)
         assert run is not None
-        running = _Running(self)
-        context = runner.context.copy()
-        # Runs that are over leave the tuple: it would grow without end where each run begins the next one.
-        context.run(_within.set, (*(one for one in context.run(_within.get) if not one.over), running))
-        context.run(inside.enter, lease)
-        batch = Batch(lease, piece.number, attempt=piece.attempt, items=[item for _, _, item in items])
         name = f"aiolocks-combiner-batch-{self._name!r}"
-        task = spawn(self._engine.loop, _call(run, batch), name=name, context=context)
+        task = spawn(self._engine.loop, _call(run, batch, running), name=name, context=runner.context.copy())
         try:
             given, raised = await ended(
-                _given(task, batch, len(items)),
+                _given(task, batch, count),
                 f"the run of Combiner {self._name!r}",
                 needless=lambda: lease.remaining() <= 0.0,
             )
         except asyncio.CancelledError:
             if stalled := self._stalled(lease):
-                return [Outcome.of_error(self._too_slow(stalled, lease.ttl))], True
+                return (), self._too_slow(stalled, lease.ttl)
             raise
         except (KeyboardInterrupt, SystemExit) as error:
             # The loop has raised it as well, where the program is to end; once is enough.
@@ -1212,15 +1175,14 @@ class Combining:
         finally:
             running.over = True
         if raised is not None:
-            return [Outcome.of_error(raised)], True
+            return (), raised
         assert given is not None
         result, results = given
         if results is None:
-            return [self._of_value(result)], False
-        each = [
+            return [self._of_value(result)] * count, None
+        return [
             self._of_raised(one) if isinstance(one, BaseException) else self._of_value(one) for one in results
-        ]
-        return each, False
+        ], None
 
     def _of_raised(self, error: BaseException) -> Outcome:
         """The outcome of an error in `results`; what ends a task or a program must not end the caller's."""
@@ -1260,26 +1222,33 @@ class Combining:
             return Outcome.not_kept(self._name, value, error, raises=False)
         return outcome
 
-    def _have_ended(self, batch: _Collected, outcomes: Mapping[int, Outcome]) -> list[tuple[int, Outcome]]:
-        """The outcomes for callers in other sessions, in order.
+    def _have_ended(
+        self, batch: _Collected, outcomes: Sequence[Outcome]
+    ) -> tuple[Sequence[int], Sequence[tuple[int, Outcome]]]:
+        """The items of this session; and the outcomes for callers in other sessions, in order.
 
         Callers in this session get the objects themselves, once the server has acknowledged the batch.
         """
+        own: list[int] = []
         elsewhere: list[tuple[int, Outcome]] = []
-        for number in sorted(outcomes):
-            own = self._waiting.get(number)
-            if own is not None:
-                own.ours = outcomes[number]
-            elif number not in batch.only_left:
-                elsewhere.append((number, outcomes[number]))
-        return elsewhere
+        ends: Iterable[tuple[tuple[int, bool], Outcome]] = zip(batch.ids, outcomes, strict=True)
+        if batch.not_run:
+            ends = sorted([*ends, *batch.not_run], key=itemgetter(0))
+        for (number, waits), outcome in ends:
+            if (item := self._waiting.get(number)) is not None:
+                item.ours = outcome
+                own.append(number)
+            elif waits:
+                elsewhere.append((number, outcome))
+        return own, elsewhere
 
     async def _acknowledge(
-        self, lease: Lease, piece: Piece, answers: Sequence[Sequence[Entry]], *, failed: bool
+        self, lease: Lease, ack: Ack, own: Sequence[int], first: Sequence[Sequence[Entry]]
     ) -> None:
-        """Leaves the answers with the server, and says how the release of the lease ends the run.
+        """Leaves the first answers with the server, and says how the release of the lease ends the run.
 
-        The release takes the last of them along: in most cases, all.
+        The release takes the last of them along: in most cases, all. If that is so, and the lease is held,
+        there is nothing to wait for.
 
         A run that has ended is not repeated for the end of its lease or of its session: the server takes the
         acknowledgement of the run that had the lease last.
@@ -1288,14 +1257,12 @@ class Combining:
             LockLostError, SessionClosedError, CancelledError: The lease or the session has ended; whether the
                 run is acknowledged says `_acknowledged_run`.
         """
-        first, last = answers[:-1], answers[-1] if answers else ()
-        late_by_itself = self._stalled(lease) > 0
-        ack = Ack(lease.token, lease.fencing_token, piece.upto, failed, late=late_by_itself, answers=last)
+        ack = ack._replace(late=self._stalled(lease) > 0)
         arrived: BaseException | None = None
         if not self._is_over(lease):
             try:
                 for entries in first:
-                    command = self._steps.answer(lease.token, lease.fencing_token, entries)
+                    command = self._steps.answer(lease.token, ack.run, entries)
                     if not await self._engine.ask(command, patient=True):
                         raise LockLostError(LABEL, self._name, "the run was taken from this session")
                 # A run that has released it itself is not acknowledged, and no caller is answered.
@@ -1310,7 +1277,7 @@ class Combining:
         # In a task of its own: this one is cancelled with the lease. For no longer than bodies have to end.
         late = spawn(
             self._engine.loop,
-            self._acknowledge_late(lease, piece, first, failed=failed),
+            self._acknowledge_late(lease, ack.run, own, first),
             name=f"aiolocks-combiner-end-{self._name!r}",
             context=empty_context(),
         )
@@ -1320,9 +1287,9 @@ class Combining:
             raise arrived
 
     async def _acknowledge_late(
-        self, lease: Lease, piece: Piece, answers: Sequence[Sequence[Entry]], *, failed: bool
+        self, lease: Lease, run: int, own: Sequence[int], answers: Sequence[Sequence[Entry]]
     ) -> None:
-        engine, run = self._engine, lease.fencing_token
+        engine = self._engine
         until = engine.now() + UNWINDING
         try:
             for entries in answers:
@@ -1336,8 +1303,7 @@ class Combining:
             return
         if ended.freed:
             self._acknowledged_run = run
-            if not failed:
-                self._acknowledged(piece)
+            self._acknowledged(own)
 
     async def _last_word(
         self, command: Request[T], until: float, told: Callable[[T], object] | None = None
@@ -1356,7 +1322,11 @@ class Combining:
         return f"<Combining {self._name!r} waiting={len(self._waiting)} workers={len(self._workers)}>"
 
 
-async def _call(run: Run, batch: Batch) -> Any:
+async def _call(run: Run, batch: Batch, running: _Running) -> Any:
+    # Runs that are over leave the tuple: it would grow without end where each run begins the next one.
+    around = _within.get()
+    _within.set((*[one for one in around if not one.over], running) if around else (running,))
+    inside.enter(batch.lease)
     awaitable: object = run(batch)
     if not inspect.isawaitable(awaitable):
         raise TypeError(
@@ -1600,8 +1570,7 @@ class Combiner(AsyncOnly):
         """
         check_run(run)
         combining, payload = self._combining(item, fields)
-        combining.check_outside()
-        result: T = await combining.submit(payload, _run_of(run))
+        result: T = (await combining.submit(payload, _run_of(run))).get()
         return result
 
     async def leave(self, item: Any, /, **fields: object) -> Left:
@@ -1690,6 +1659,8 @@ _SUBMITTING: Final = inspect.Signature(
 
 def check_run(run: object) -> None:
     """Refuses what cannot run a batch. An object with a call of its own is seen when it is called."""
+    if type(run) is FunctionType and run.__code__.co_flags & inspect.CO_COROUTINE:
+        return  # as nearly all are; what follows takes longer
     plain: bool = inspect.isroutine(run)
     asynchronous: bool = inspect.iscoroutinefunction(run)
     if not callable(run) or (plain and not asynchronous):

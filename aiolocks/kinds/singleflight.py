@@ -754,7 +754,8 @@ async def share(engine: Engine, call: Call, limit: float | None) -> Any:
         outcome = await flight.join(call.fn, limit)
         if outcome is not None and not isinstance(outcome.error, TakeOverError):
             if outcome.kept:
-                engine.events.hit(name, "fresh" if outcome.due is None else "due")
+                reason = "fresh" if outcome.due is None else "due"
+                engine.events.tell("on_hit", "singleflight", name, reason=reason)
             if outcome.due is not None and behind not in engine.in_progress and not engine.closing:
                 begin(behind, anew=outcome.due)
             return outcome.get()

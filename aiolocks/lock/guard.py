@@ -65,7 +65,7 @@ class Ward:
     - a stall is told of once: the next time only after the loop has run again.
 
     Args:
-        watches: Of all leases that are held; only watches that are `guarded` count.
+        watches: Of all leases that are held or kept; only watches that are `guarded` count.
         exits: Whether the process is to end when the loop stands still.
     """
 
@@ -116,7 +116,8 @@ class Ward:
                 if now - self._asked_at < needed / 2:  # this thread has come late
                     again = min(again, self._asked_at + needed / 2)
                 else:
-                    blocked.append((watch, left))
+                    if (possession := watch()) is not None and possession.cancellable:
+                        blocked.append((watch, left))
                     again = min(again, now + watch.span / 2)
             else:
                 again = min(again, now + watch.span / 2)

@@ -1,11 +1,13 @@
-"""A lease, from the first request for it to its end: its states, its body, and the ways to let go of it.
+"""A lease, from the first request for it to its end: its states, its body, and its release.
+
+Users see one of five states (`LeaseState`), of which three are final (`End`):
 
 ```
 HELD ⇄ UNKNOWN        a renewal went unanswered, and time is left / it was answered after all
 HELD, UNKNOWN → LOST, RELEASED, DETACHED
 ```
 
-The last three are final.
+What the session may send for a lease depends on its phase, for which `Possession` has the table.
 
 A lease may be relied on until its local deadline: the time right before the request that the server confirmed
 last, plus the ttl, less a drift of 1 % and 2 ms. When Redis is silent, this clock alone decides.
@@ -37,12 +39,13 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Self, TypeVar, cast, final
 from weakref import ref
 
 from .._tasks import empty_context
 from ..errors import BackendError, LockError, LockLostError, LockNotOwnedError, SessionClosedError
 from ..transport import (
+    IN_TURN,
     Answer,
     Fault,
     Granted,
@@ -220,11 +223,11 @@ class Claim:
         """Takes back a grant at once: nothing was run under it."""
         return self.steps.release(self.token, self.ttl_ms, ring=ring, leave=leave)
 
-    def ending(self, *, ring: bool = True) -> Request[Released]:
-        """Lets go after something was run under it."""
+    def release_used(self, *, ring: bool = True) -> Request[Released]:
+        """As `release`, after something was run under it: the name stays taken for the rest of `at_least`."""
         if not self.at_least_ms:
             return self.steps.release(self.token, self.ttl_ms, ring=ring)
-        return self.steps.end(self.token, self.ttl_ms, self.at_least_ms, ring=ring)
+        return self.steps.release_at_least(self.token, self.ttl_ms, self.at_least_ms, ring=ring)
 
     def settle(self) -> Request[None] | None:
         """Before it is handed over: nothing may be created for its token any more. None if nothing can be."""
@@ -261,17 +264,27 @@ class LeaseState(enum.Enum):
     DETACHED = "detached"
 
 
+Ended = Literal[LeaseState.RELEASED, LeaseState.DETACHED, LeaseState.LOST]
+
+
 @final
 class End(NamedTuple):
-    """How a lease has ended.
+    """How a lease has ended: for good, and in one of three ways.
+
+    | state | what has ended it | function |
+    |---|---|---|
+    | `RELEASED` | the server has confirmed the release | `Possession._finish` |
+    | `RELEASED` | its holder let go, and its session keeps it for the next one | `Tenure.keep` |
+    | `DETACHED` | its holder has given it away: its ttl runs | `Possession.detach` |
+    | `LOST` | it cannot be relied on, or the server has not confirmed the release | `Possession.lose` |
 
     Attributes:
-        state: A final one.
+        state: Which of them.
         reason: As errors and the log tell it.
         stolen_by: The holder that has taken it by force.
     """
 
-    state: LeaseState
+    state: Ended
     reason: str
     stolen_by: HolderInfo | None = None
 
@@ -290,9 +303,6 @@ class BodyScope:
 
     Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
 
-    Args:
-        cancels: Whether a loss cancels the body (`on_lost="cancel"`).
-
     Attributes:
         ended: The exit is over, with its release.
         left: The body has ended.
@@ -301,25 +311,30 @@ class BodyScope:
     """
 
     _before = 0  # the count right before our own cancellation
+    _cancels = True  # a loss cancels the body (`on_lost="cancel"`)
     _notice: _Notice | None = None
     ended = False
     left = False
     told = False
     task: Any = None
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError(_NO_TASK)
         self.loop = loop
         self.task = task
-        self._cancels = cancels
         self._at_entry = task.cancelling()
 
     @property
     def entered_here(self) -> bool:
         """Whether this is the task that has entered."""
         return asyncio.current_task(self.loop) is self.task
+
+    @property
+    def cancellable(self) -> bool:
+        """Whether a task has entered it, and a loss cancels the body."""
+        return self.task is not None and self._cancels
 
     @property
     def unwinding(self) -> bool:
@@ -506,7 +521,6 @@ class Releasing:
     Args:
         until: Loop time at which the lease ends anyway.
         on_end: Called once, when it has ended, before the waiting tasks are told.
-        corked: Something follows that is to leave in the same write.
     """
 
     _call: Request[Released] | None = None
@@ -527,14 +541,13 @@ class Releasing:
         *,
         until: float,
         on_end: Callable[[Releasing], None] | None = None,
-        corked: bool = False,
     ) -> None:
         self.engine = engine
         self._on_end = on_end
-        self.send(command, until, corked=corked)
+        self.send(command, until, corked=False)
 
     def send(self, command: Request[Released], until: float, *, corked: bool, at_once: bool = False) -> None:
-        """It begins."""
+        """It begins. `corked`: something follows that is to leave in the same write."""
         engine = self.engine
         self._until = until
         self._followed = corked
@@ -605,6 +618,16 @@ class Releasing:
                     waiter.set_result(None)
 
 
+@final
+class Phase(enum.Enum):
+    """Where a possession stands: see its table."""
+
+    ASKING = enum.auto()
+    HELD = enum.auto()
+    RELEASING = enum.auto()
+    ENDED = enum.auto()
+
+
 class Possession(BodyScope, Releasing, Claim):
     """One lease, from the first request for it to its end: also its body, and its release.
 
@@ -612,18 +635,30 @@ class Possession(BodyScope, Releasing, Claim):
     granted plainly: in time, written once, without bells or replicas. Anything else makes a `Waiter` of the
     acquire, in the same step: see `Gate.promote`.
 
+    | from | to | when | function |
+    |---|---|---|---|
+    | `ASKING`, as it is made | `HELD` | granted, and its task has its turn in time | `hold` |
+    | `HELD` | `RELEASING` | its holder lets go, or its session closes: the release is sent | `send_release` |
+    | `HELD` | `ENDED` | its session keeps it for the next holder | `Tenure.keep` |
+    | `HELD` | `ENDED` | its holder has given it away | `detach` |
+    | `HELD` | `ENDED` | it was lost, as its deadline, the server or the session says | `lose` |
+    | `RELEASING` | `ENDED` | the server has answered the release, or has not in time | `_finish` |
+    | `RELEASING` | `ENDED` | it was lost before the release was answered | `lose` |
+
+    An acquire that ends without a lease leaves it `ASKING`. `end` says how it has ended (see `End`).
+
     Invariants:
     - its first request has one reader, which is this object or, from the promotion on, its waiter;
-    - it ends once, and only through `_end`;
+    - it ends once, and only by the functions of the table;
     - it is extended by one task at a time: the answer to an older request does not count after that to a
-      newer one; and no answer counts once the lease was let go of;
+      newer one; and no answer counts once a release was sent;
     - the body is told to stop at most once, and, with a `grace`, never later than that before the deadline,
       unless the event loop did not run or the lease was lost at once;
-    - it has a watch from the grant until it ends or a release is sent, and is renewed only by that;
+    - it has a watch while it is `HELD`, and is renewed only by that;
     - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
     - while the server has not confirmed a release for which no exit waits, the session knows of it
       (`Engine.unconfirmed`);
-    - a lease that was lost is taken back, at most once: the server may still have it, or have it again;
+    - a lease that was lost is given back, at most once: the server may still have it, or have it again;
     - the context of its acquire is kept until its end was told, and no longer.
 
     Args:
@@ -637,7 +672,8 @@ class Possession(BodyScope, Releasing, Claim):
             told in it. None once there is nothing more to tell.
         claim: What the server knows it by: itself, but for a lease that its session keeps between uses.
         done: Resolved once, when the acquire has ended.
-        end: How it has ended.
+        end: How it has ended; None: it has not.
+        given_back: Its release was sent after it was lost.
         inside: The leases that the waiting task has entered.
         request: Its first one, until that is answered.
         seizes: It is taken from its holder by force.
@@ -645,7 +681,7 @@ class Possession(BodyScope, Releasing, Claim):
         stop_reason: Why the body was told to stop before the end.
         term: Its times, from the grant on.
         waiter: Of an acquire that took more than one plain request, until the acquire has ended.
-        watch: The same object as `term`, until the lease ends or is let go of; else None.
+        watch: The same object as `term` while it is `HELD`; else None.
     """
 
     # Most leases never change these values: so the class has them, and not each lease.
@@ -658,12 +694,12 @@ class Possession(BodyScope, Releasing, Claim):
     _label = ""  # once it is not that of its lock any more
     _lost: asyncio.Event | None = None
     _over: asyncio.Event | None = None
-    _letting_go = False  # from the first try to let go of it on
-    _taken_back = False
+    _releasing = False  # its release was sent
     acquirer: ref[asyncio.Task[Any]] | None = None
     answer: Granted | None = None
     done: Any = None  # a future, from the first step of the acquire on
     end: End | None = None
+    given_back = False
     holders = ()  # as of `Acquiring`
     request: Request[Answer] | None = None
     seizes = False
@@ -747,14 +783,19 @@ class Possession(BodyScope, Releasing, Claim):
         self._timeout = blocking_timeout
         self.inside = engine.entered.by(asyncio.current_task(loop))
         self.started = started = engine.now()
-        self._standing = gate.first_standing
-        self.request = request = self.acquire(options.first_ttl_ms, gate.first_standing)
+        standing = gate.first_standing
+        if gate.stirred and gate.next_in_turn():
+            standing |= IN_TURN
+        self._standing = standing
+        self.request = request = self.acquire(options.first_ttl_ms, standing)
         self.done = loop.create_future()  # from here on, a caller that leaves has something to take back
         # As `Request.ask`.
         request.on_reply = self._answered
         request.on_fault = self._unanswered
-        patience = self.steps.hasty or options.ttl
-        request.until = started + (patience if blocking_timeout is None else blocking_timeout)
+        patience, hasty = options.ttl if blocking_timeout is None else blocking_timeout, self.steps.hasty
+        if hasty is not None:  # as `Waiter._ask_until`
+            patience = hasty if blocking_timeout is None else min(hasty, blocking_timeout)
+        request.until = started + patience
         request.on_late = engine.wake_own
         engine.waiting[self] = None
         gate.asking = self
@@ -807,7 +848,7 @@ class Possession(BodyScope, Releasing, Claim):
     def undo(self) -> None:
         """Its grant is not used: its task was cancelled, the session closed, or too little time was left."""
         self.engine.undo(self, self.target.options.first_ttl)
-        self.target.gate.holder_vanished(self.token)
+        self.target.gate.holder_dropped(self.token)
 
     def _answered(self, answer: Answer) -> None:
         request, target, engine = self.request, self.target, self.engine
@@ -843,6 +884,7 @@ class Possession(BodyScope, Releasing, Claim):
 
     def hold(self, grant: Granted) -> bool:
         """Its task has it now. False: too little time is left, as of a lease that was handed on."""
+        assert not hasattr(self, "term"), "what was held is not granted again"
         engine, sent = self.engine, grant.sent
         ahead = clocks.steady() - engine.now()
         if ahead - (grant.sent_steady - sent) > READING:  # as `Engine.timed`
@@ -863,6 +905,14 @@ class Possession(BodyScope, Releasing, Claim):
         """Nothing was granted for it, or that is undone."""
 
     # -- what may be said of it
+
+    @property
+    def phase(self) -> Phase:
+        if self.end is not None:
+            return Phase.ENDED
+        if self.watch is not None:
+            return Phase.HELD
+        return Phase.RELEASING if self._releasing else Phase.ASKING
 
     @property
     def scope(self) -> BodyScope | None:
@@ -933,6 +983,7 @@ class Possession(BodyScope, Releasing, Claim):
     def ensure_held(self) -> None:
         """Raises `LockLostError` unless it may be relied on now."""
         if self.remaining() <= 0.0:
+            assert self.phase is not Phase.ASKING, "no lease is made before the grant"
             # Not lost, but used in a fork, or after its holder has let go of it.
             lost = self.state is LeaseState.LOST
             raise self.loss(self._why_not_held(), lost=lost)
@@ -959,19 +1010,10 @@ class Possession(BodyScope, Releasing, Claim):
         assert self.watch is not None, "what is held is watched"
         return self.watch
 
-    def not_owned(self) -> LockNotOwnedError:
-        """The error for a lease that has ended, and cannot be let go of."""
-        assert self.end is not None, "it can be let go of"
-        return LockNotOwnedError(self.label, self.name, self.end.reason, stolen_by=self.end.stolen_by)
-
-    def ensure_this_process(self) -> None:
-        """Raises in a fork of the holder."""
-        if self.engine.pid != current_pid():
-            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
-
     def ensure_here(self) -> None:
         """Raises unless this is the process and the event loop of the holder."""
-        self.ensure_this_process()
+        if self.engine.pid != current_pid():  # a fork of the holder
+            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
         if asyncio.get_running_loop() is not self.engine.loop:
             raise RuntimeError(
                 f"this lease of {self.label} {self.name!r} belongs to another event loop: use it there, or "
@@ -1063,7 +1105,7 @@ class Possession(BodyScope, Releasing, Claim):
         engine.watchdog.watch(self)
         if engine.ward is not None:
             engine.ward.again(watch)
-        renewal = watch.renewal_now(self, hears=engine.hears)
+        renewal = watch.renewal_now(self, now, hears=engine.hears)
         call = await self._ask_for(renewal, until=until, make=watch.remade(self))
         if call is not None and self.watch is not None:
             watch.confirmed(self, call)
@@ -1102,31 +1144,21 @@ class Possession(BodyScope, Releasing, Claim):
             self.taken_away(held)
         return None
 
-    # -- letting go
-
-    async def let_go(self) -> LockError | None:
-        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
-        ended = self.begin_release()
-        if ended is not None:
-            try:
-                await ended
-            except asyncio.CancelledError as cancelled:
-                await hold_up(self.until_ended, cancelled)
-        return self.how_released()
+    # -- its release
 
     def begin_release(self) -> asyncio.Future[None] | None:
         """A future for the end of the release, which the first call begins; None: the lease has ended."""
         if self.end is None:
-            if not self._letting_go:
-                watch = self.term  # below as `Watch.moment`
+            watch = self.watch
+            if watch is not None:  # below as `Watch.moment`
                 if clocks.steady() - watch.ahead >= watch.deadline or self.engine.now() >= watch.deadline:
                     self.lose(self.why_over())
-                    self._take_back()
+                    self._give_back()
                     return None
                 self.send_release()
             return self.until_ended()
         if self.lost:
-            self._take_back()
+            self._give_back()
         return None
 
     def how_released(self) -> LockError | None:
@@ -1138,28 +1170,32 @@ class Possession(BodyScope, Releasing, Claim):
                 if told not in getattr(error, "__notes__", ()):  # it may be asked again
                     note(error, told)
             return error
-        return None if self.end is None or self.end is RELEASED else self.not_owned()  # None: it goes on
+        if self.end is None or self.end is RELEASED:  # None: it goes on
+            return None
+        return LockNotOwnedError(self.label, self.name, self.end.reason, stolen_by=self.end.stolen_by)
 
     def send_release(self) -> None:
-        """Begins to let go of it: it has not ended, and no task has begun that."""
+        """Sends its release."""
         # The order matters: no renewal may be sent after the release, and the try of the next waiter of this
         # session must be sent right after it.
-        watch, self.watch = self.watch, None
-        if watch is not None:
-            watch.end()
-        gate, token = self.target.gate, self.token
+        watch = self.watch
+        self.watch = None
+        assert watch is not None, "only what is held is released"
+        watch.end()
+        gate = self.target.gate
+        token = self.token
         awaited = gate.stirred and gate.awaited
         ring = not awaited or gate.holder_releasing(token)
-        self._letting_go = True
+        self._releasing = True
         if self.confirms:
-            self.send(self.ending(ring=ring), self.term.deadline, corked=awaited)
-            gate.holder_gone(token)
+            self.send(self.release_used(ring=ring), self.term.deadline, corked=awaited)
+            gate.holds_no_more(token)
             return
         # No task waits for the answer. So the release is written in this very step, and not with the try of
         # the next waiter of this session: the process may end after it.
         self.engine.unconfirmed[self] = None
-        self.send(self.ending(ring=ring), self.term.deadline, corked=False, at_once=True)
-        gate.holder_gone(token)
+        self.send(self.release_used(ring=ring), self.term.deadline, corked=False, at_once=True)
+        gate.holds_no_more(token)
         if not awaited:
             gate.not_waited_for()
 
@@ -1175,7 +1211,7 @@ class Possession(BodyScope, Releasing, Claim):
             elif self.fault is not None:
                 why = "its release was not confirmed in time; the ttl frees it"
                 self.lose(why, unconfirmed=self.fault.error)
-                self._take_back()
+                self._give_back()
             elif self.thief and self.lost_to(self.thief):
                 pass
             elif self.freed:
@@ -1194,17 +1230,17 @@ class Possession(BodyScope, Releasing, Claim):
     def give_back(self, reason: str) -> None:
         """Synchronous: no task gets it, or has it any more, and so none lets go of it."""
         if self.end is None:
-            self._take_back()
+            self._give_back()
             self.lose(reason)
 
-    def _take_back(self) -> None:
+    def _give_back(self) -> None:
         """The server may still have a lease that was lost by the local clock, or with the session.
 
         Or may have again: a server that hangs may execute the last renewal when it goes on.
         """
-        if not self._taken_back:
-            self._taken_back = True
-            self.engine.take_back(self.ending(), LONGEST_DELAY, told=self.engine.wake_own)
+        if not self.given_back:
+            self.given_back = True
+            self.engine.take_back(self.release_used(), LONGEST_DELAY, told=self.engine.wake_own)
 
     # -- the session closes
 
@@ -1227,14 +1263,9 @@ class Possession(BodyScope, Releasing, Claim):
 
     def release_ended(self) -> asyncio.Future[None] | None:
         """A future for the end of the release that was sent; None if it has ended."""
-        return self.until_ended() if self._letting_go and self.end is None else None
+        return self.until_ended() if self._releasing and self.end is None else None
 
-    @property
-    def given_back(self) -> bool:
-        """Whether its holder has let go of it after it was lost."""
-        return self._taken_back
-
-    # -- the end
+    # -- its end
 
     def taken_away(self, answer: Kept) -> None:
         """The server does not have it as the holder."""
@@ -1266,6 +1297,7 @@ class Possession(BodyScope, Releasing, Claim):
         """
         if self.end is not None:
             return
+        assert hasattr(self, "term"), "only what was held is lost"
         self._end(End(LeaseState.LOST, reason, thief))
         if self._lost is not None:
             self._lost.set()
@@ -1295,20 +1327,16 @@ class Possession(BodyScope, Releasing, Claim):
         self.end = end
         if self._over is not None:
             self._over.set()
-        if self.watch is not None:
-            self.leave_watch()
-        if not self._letting_go:  # else its gate is told as the release is sent
-            self.target.gate.holder_gone(self.token)
-
-    def leave_watch(self) -> None:
-        """Nothing more is sent for the lease, nor heard of it."""
-        watch, self.watch = self.watch, None
-        if watch is not None:
+        if not self._releasing:  # else both were done as the release was sent
+            watch, self.watch = self.watch, None
+            assert watch is not None, "what is held has a watch"
             watch.end()
+            self.target.gate.holds_no_more(self.token)
 
     def __repr__(self) -> str:
-        state = "ASKING" if self.watch is None and self.end is None else self.state.name
-        return f"<Possession of {self.target} {'RELEASING' if self._letting_go and not self.end else state}>"
+        phase = self.phase
+        told = phase if phase in (Phase.ASKING, Phase.RELEASING) else self.state
+        return f"<Possession of {self.target} {told.name}>"
 
 
 class Lease(AsyncOnly):
@@ -1472,8 +1500,15 @@ class Lease(AsyncOnly):
             LockNotOwnedError: The lease was lost, or `detach` has given it away.
             BackendError: The release was not confirmed before the lease's deadline. The ttl frees the name.
         """
-        self._possession.ensure_here()
-        error = await self._possession.let_go()
+        possession = self._possession
+        possession.ensure_here()
+        ended = possession.begin_release()
+        if ended is not None:
+            try:
+                await ended
+            except asyncio.CancelledError as cancelled:  # after that, it goes on by itself
+                await hold_up(possession.until_ended, cancelled)
+        error = possession.how_released()
         if error is not None:
             try:
                 raise error
@@ -1548,7 +1583,7 @@ class Lease(AsyncOnly):
         engine.entered.add(task, ref(possession))
         around = INSIDE.get()
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
-        if cancels and engine.ward is not None:
+        if cancels and not watch.guarded and engine.ward is not None:
             engine.ward.enter(watch)
         return task
 
@@ -1793,7 +1828,10 @@ class Binding(Generic[LeaseT]):
     def _tell_not_had(self, acquisition: Acquiring | Possession, how: str) -> None:
         """In the task that has asked, however its acquire has ended without a lease."""
         waited = self.engine.now() - acquisition.started
-        self.engine.events.not_acquired(self.kind, self.name, waited, how, acquisition.holders)
+        holders = acquisition.holders
+        self.engine.events.tell(
+            "on_not_acquired", self.kind, self.name, seconds=waited, reason=how, holders=holders
+        )
 
     async def _answer_of_owner(self, lease: Possession) -> Acquiring:
         """A single try was refused for a lease that its session may keep without using it.
@@ -1836,7 +1874,7 @@ class Binding(Generic[LeaseT]):
 
     async def locked(self) -> bool:
         kept = self.gate.kept
-        if kept is not None and kept.idle and kept.lasts:
+        if kept is not None and self.gate.asking is kept and kept.lasts:
             return False  # only this session keeps it, and no task uses it: a task of it that asks has it
         return await self.engine.ask(self.resource.steps.locked())
 

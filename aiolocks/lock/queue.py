@@ -30,7 +30,7 @@ from .clock import seconds
 from .waiter import Waiter
 
 if TYPE_CHECKING:
-    from ..transport import Granted, Refused, Request
+    from ..transport import Fault, Granted, Refused, Request
     from ..transport.steps.base import NameSteps
     from .engine import Engine
     from .lease import Possession, Resource
@@ -81,10 +81,11 @@ class Turns:
         self.others = others
 
     def begin(self, others: int, now: float) -> None:
-        """As `granted`, where nothing is owed, and no woken waiter may go first."""
+        """As `granted`, where nothing is owed."""
         self._giving = False
         self._run = 0
         self._since = now
+        self.yielding_until = 0.0
         self.others = others
 
     def others_ask(self) -> None:
@@ -123,6 +124,7 @@ class Here:
 
     Invariants:
     - `closed` says whether one of them excludes all waiters, who then do not ask;
+    - the token of a tenure that no task uses stands among them, until that is over: before a task asks;
     - it keeps no lease alive that its task has: a lease that no other code refers to must be collected.
 
     Attributes:
@@ -264,6 +266,7 @@ class Gate:
         "__weakref__",
         "_answered",
         "_armed",
+        "_bells",
         "_beside",
         "_engine",
         "_entering",
@@ -273,6 +276,7 @@ class Gate:
         "_nesting",
         "_queue",
         "_resource",
+        "_sketchy",
         "_suspects",
         "_turns",
         "_unseated",
@@ -310,8 +314,10 @@ class Gate:
         self.first_standing = WAITING | TOLD | (IN_TURN if self.policy.strict else 0)
         self.stirred = False  # a task may wait, or something be remembered or owed: see `settled`
         self.place_taken = False
+        self._bells: tuple[bytes, ...] | None = None  # made when they are first needed
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
+        self._sketchy = False  # and no more than that
         self.seated = False  # the last refusal of a waiter has hung it up
         # The bell, where the last acquire that none of this session was in the way of was refused.
         self.contended_bell = b""
@@ -342,7 +348,7 @@ class Gate:
         """That waiter asks: the flags by which the server is told how it stands to other waiters."""
         if self.silent_since is None:
             self.silent_since = self._engine.now()
-        standing = IN_TURN if self.policy.strict else 0
+        standing = self.first_standing
         if self.place_taken:
             standing |= SEATED
         if self._turns.owed:
@@ -352,12 +358,8 @@ class Gate:
                 standing |= STAYING
             if acquisition in self._queue:
                 standing |= BEHIND
+                standing ^= TOLD
         return standing
-
-    def answered(self, now: float) -> None:
-        """The server has answered a task of this session."""
-        self.answered_at = now
-        self.silent_since = None
 
     def refused_with(self, refusal: Refused, until: float | None) -> None:
         """A task of this session was refused: for all its waiters, that is the news."""
@@ -409,23 +411,37 @@ class Gate:
     @property
     def yielding_until(self) -> float:
         """When the waiter that was woken in another process has had its chance; 0 when there is none."""
-        return self._turns.yielding_until if self.policy.yields else 0.0
+        until = self._turns.yielding_until
+        return until if until and self.policy.yields else 0.0
 
     # -- an acquire that no other one has disturbed
 
     @property
     def settled(self) -> bool:
-        """Whether no task of this session waits or asks, and nothing is remembered or owed.
+        """Whether no task of this session waits or asks, and no turn is owed to other processes.
 
-        Until the next step that may change that, `stirred` is False.
+        Until the next step that may change that, or gives another process a turn, `stirred` is False.
         """
-        if not self._queue and self.alone:
+        turns = self._turns
+        if (
+            self._head is not None
+            or self._queue
+            or self._beside
+            or self.place_taken
+            or self.asking is not None
+            or turns.owed
+        ):
+            return False
+        if not (self._in_turn or turns.yielding_until):
             self.stirred = False
-        return not self.stirred
+        return True
 
     @property
     def idle(self) -> bool:
-        """Whether a task that comes now asks without a waiter: it is settled, and no holder excludes it."""
+        """Whether a task that comes now asks without a waiter: it is settled, and no holder excludes it.
+
+        Where it is another process's turn, the task's request says so (`next_in_turn`).
+        """
         return self.asking is None and not self.here.closed and (not self.stirred or self.settled)
 
     @property
@@ -446,10 +462,10 @@ class Gate:
         )
 
     def first_ask_granted(self, lease: Possession, others: int, now: float) -> None:
-        """It was granted, and nothing has come between: no turn is owed or given."""
+        """It was granted, and nothing has come between: no turn is owed."""
         self.asking = self.refusal = None
         self.answered_at = now
-        if self.contended_bell:
+        if self.contended_bell and not others:  # with others, it is likely to be refused next time
             self.contended_bell = b""
         turns, here = self._turns, self.here
         turns.begin(others, now)
@@ -481,7 +497,7 @@ class Gate:
 
     def pass_by(self, lease: Possession) -> None:
         """It asks, or has asked, beside a lease of a tenure, or one that may begin it: that is told."""
-        if self.kept is not None and self.kept.claim is not lease.claim:
+        if self.kept is not None and self.kept is not lease.claim:
             self.kept.pass_by()
 
     # -- waiters in general
@@ -494,7 +510,7 @@ class Gate:
             assert not self._queue, "a waiter is queued, and nobody asks"
             self.pass_by(acquisition.lease)
             self._head = acquisition
-            acquisition.take_turn(woken=False, in_turn=self._next_in_turn())
+            acquisition.take_turn(woken=False, in_turn=self.next_in_turn())
         elif (nests := acquisition.lease.nests) and self.here.are_of(acquisition.lease.owner):
             self._beside[acquisition] = None
             acquisition.take_turn(woken=False, in_turn=False)
@@ -585,7 +601,7 @@ class Gate:
     def holder_releasing(self, token: str) -> bool:
         """Called if `awaited`: whether the release of this holder must wake a waiter of another process.
 
-        If not, then `holder_gone` follows, which makes the head try right behind it.
+        If not, then `holds_no_more` follows, which makes the head try right behind it.
         """
         if not self.policy.quiet or token not in self.here:
             return True
@@ -610,20 +626,23 @@ class Gate:
         if not self.alone or self.here.several:
             return False
         waiter = next(iter(self._queue), None)
-        return waiter if waiter is None or tenure.serves(waiter.target) else False
+        if waiter is None:
+            self.stirred = False  # as `settled`
+            return None
+        return waiter if tenure.serves(waiter.target) else False
 
     def others_go_first(self) -> None:
         """Another session asks for what this session keeps: this session goes behind the other one."""
         self._turns.others_ask()
         self._in_turn = self.stirred = True
 
-    def holder_vanished(self, token: str) -> None:
+    def holder_dropped(self, token: str) -> None:
         """A grant is given back, or its lease was collected."""
-        if self.kept is not None and self.kept.claim.token == token:
+        if self.kept is not None and self.kept.token == token:
             self.kept.over()
-        self.holder_gone(token)
+        self.holds_no_more(token)
 
-    def holder_gone(self, token: str) -> None:
+    def holds_no_more(self, token: str) -> None:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
         here = self.here
         if here.first == token and not here.also:  # as `Here.remove`
@@ -637,7 +656,7 @@ class Gate:
             if self._queue or self._beside or self._entering:
                 self._admit_next()
         elif not self.policy.together:
-            self._head.prompt("local", in_turn=self._next_in_turn())
+            self._head.prompt("local", in_turn=self.next_in_turn())
 
     def not_waited_for(self) -> None:
         """No exit waits for the release that was just sent: the next request may go right behind it.
@@ -688,7 +707,8 @@ class Gate:
         """Whether other processes go first."""
         return self._turns.yielding(self._engine.now)
 
-    def _next_in_turn(self) -> bool:
+    def next_in_turn(self) -> bool:
+        """Whether the next request goes behind waiters of other processes; asked once for each request."""
         if not self._in_turn:
             return self._turns.yielding_until > 0.0 and self._turns.yielding(self._engine.now)
         self._in_turn = False
@@ -702,7 +722,7 @@ class Gate:
             self._head = acquisition
         else:
             self._beside[acquisition] = None
-        acquisition.take_turn(woken=True, in_turn=self._next_in_turn())
+        acquisition.take_turn(woken=True, in_turn=self.next_in_turn())
 
     def _admit_owners(self) -> None:
         """Other waiters of the owner that has just got in ask for it as well."""
@@ -786,7 +806,10 @@ class Gate:
     @property
     def bells(self) -> tuple[bytes, ...]:
         """The keys by which it is known; several where it waits in several slots."""
-        return self._resource.steps.all_bells
+        bells = self._bells
+        if bells is None:
+            bells = self._bells = self._resource.steps.all_bells
+        return bells
 
     @property
     def armed(self) -> bool:
@@ -801,7 +824,7 @@ class Gate:
     def _listened_for(self) -> None:
         """A request for that is sent now."""
         self._armed = True
-        self._answered = False
+        self._answered = self._sketchy = False
 
     def listen(self, acquisition: Waiter) -> None:
         """The head was refused, and so its bell hangs: the session listens for it."""
@@ -813,21 +836,35 @@ class Gate:
             self.contended_bell = listener.bell if isinstance(listener, Listener) else b""
             self._engine.bells.listen_for(self, listener)
 
+    def listens_on(self, acquisition: Waiter) -> bool:
+        """The head has let another process go first: whether it is told if that one could not use its turn.
+
+        Its bell hangs and is heard: so it need not ask, but listen as after any refusal.
+        """
+        if not (self._sketchy and self._armed and self._engine.hears):
+            return False
+        self._sketchy = False
+        self._engine.bells.listen_for(self, acquisition.lease.listener())
+        return True
+
     def listens_along(self) -> None:
         """A request that reads the bell goes right behind one that asks."""
         self._listens_along = True
 
-    def heard_along(self, hangs: bool | None) -> None:  # noqa: FBT001 - a reply
-        """The answer to that: whether the bell hangs, and is heard from then on; None: there is none.
+    def not_heard_along(self, _: Fault) -> None:
+        """There is no answer to that."""
+        self._listens_along = False
+        self.unheard()
+
+    def heard_along(self, hangs: bool) -> None:  # noqa: FBT001 - a reply
+        """The answer to that: whether the bell hangs, and is heard from then on.
 
         Where it came before the refusal, which was sent again, the refusal finds that nothing was heard.
         """
         self._listens_along = False
-        if hangs is None:
-            self.unheard()
-        elif self._armed and not self._answered:
+        if self._armed and not self._answered:
             if hangs:
-                self._answered = True
+                self._answered = self._sketchy = True
                 self._unseated = 0
             elif self._head is not None:
                 self._engine.bells.listen_for(self, self._head.lease.listener())
@@ -861,6 +898,7 @@ class Gate:
             self._missed(rung=answer == GONE and self.seated)
             return
         self._answered = True
+        self._sketchy = False
         self._unseated = 0
         if answer == BELL_RUNG:
             self.rung("poll")  # the news of it was lost, or is on its way; or no waiter may ask now

@@ -73,11 +73,17 @@ class SessionStatistics:
 
 @final
 class Counters:
-    """The running counts behind `SessionStatistics`."""
+    """The running counts behind `SessionStatistics`.
+
+    Attributes:
+        hits: Acquires that were served from what the session keeps, without a wait. The other counts leave
+            them out: `snapshot` adds them to `acquisitions`, `cache_hits` and the shortest waits.
+    """
 
     __slots__ = (
         "acquisitions",
         "cache_hits",
+        "hits",
         "hold",
         "losses",
         "recalls",
@@ -92,7 +98,7 @@ class Counters:
         self.timeouts = 0
         self.losses = 0
         self.releases_unconfirmed = 0
-        self.cache_hits = 0
+        self.cache_hits = self.hits = 0
         self.recalls = 0
         self.wakeups = {"local": 0, "tracking": 0, "keyspace": 0, "poll": 0}
         self.wait = _Durations()
@@ -104,16 +110,16 @@ class Counters:
         return SessionStatistics(
             leases_held=leases_held,
             waiters=waiters,
-            acquisitions=self.acquisitions,
+            acquisitions=self.acquisitions + self.hits,
             timeouts=self.timeouts,
             losses=self.losses,
             releases_unconfirmed=self.releases_unconfirmed,
             commands_sent=commands_sent,
             wakeups=MappingProxyType(dict(self.wakeups)),
-            wait_seconds=self.wait.histogram(),
+            wait_seconds=self.wait.histogram(at_once=self.hits),
             hold_seconds=self.hold.histogram(),
             cached=cached,
-            cache_hits=self.cache_hits,
+            cache_hits=self.cache_hits + self.hits,
             recalls=self.recalls,
         )
 
@@ -130,5 +136,7 @@ class _Durations:
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
-    def histogram(self) -> Histogram:
-        return Histogram(bounds=BOUNDS, counts=tuple(self.counts), total=self.total)
+    def histogram(self, *, at_once: int = 0) -> Histogram:
+        """`at_once`: durations of 0 that were not added."""
+        counts = (self.counts[0] + at_once, *self.counts[1:])
+        return Histogram(bounds=BOUNDS, counts=counts, total=self.total)

@@ -40,6 +40,7 @@ import math
 from collections.abc import Iterable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from weakref import ref
 
 from .._tasks import empty_context
 from ..transport import Granted, Kept, KeptSteps, Released, Request, clocks, locks_release, slot_of
@@ -123,8 +124,8 @@ class Keep:
         idle: The tenures that no task uses.
         live: The tenures that are not over, by name.
         looks_at: Loop time of the timer.
-        run: Hits since the event loop had its last turn for them.
         tracked: Tells of changes of keys.
+        turn_at: The number of hits at which the event loop has its next turn for them.
     """
 
     __slots__ = (
@@ -139,8 +140,8 @@ class Keep:
         "idle",
         "live",
         "looks_at",
-        "run",
         "tracked",
+        "turn_at",
     )
 
     tracked: Tracked
@@ -157,10 +158,10 @@ class Keep:
         self.closed = False
         self.idle: dict[Tenure, None] = {}
         self.live: dict[str, Tenure] = {}
-        self.run = 0
+        self.turn_at = RUN
 
     def habit(self, name: str) -> Habit:
-        """What is known of that name, which is asked for now."""
+        """What is known of that name, which is asked for or let go of now."""
         habit = self._habits.pop(name, None)
         if habit is None:
             habit = Habit()
@@ -176,7 +177,7 @@ class Keep:
         holder = tenure.term()
         context = None if holder is None else holder.context
         held_for = now - tenure.granted_at
-        self._events.recalled(tenure.kind, tenure.name, tenure.claim.number, held_for, context=context)
+        self._events.recalled(tenure.kind, tenure.name, tenure.number, held_for, context=context)
 
     def unheard(self, way: str) -> None:
         """Nothing can be kept, for the server does not track keys for this session. Said once."""
@@ -227,6 +228,7 @@ class Keep:
     def close(self) -> None:
         """The session ends: nothing is kept from now on."""
         self.closed = True
+        self.looks_at = math.inf  # `now_idle` is told of each from now on
         self.end_all()
         if self._timer is not None:
             self._timer.cancel()
@@ -252,77 +254,19 @@ class Keep:
 
 
 @final
-class KeptClaim(Claim):
-    """A claim of a lease that its session may keep.
-
-    Attributes:
-        first: The fencing token in the lock key; 0 before the grant.
-        number: The last fencing token that was given.
-        tenure: The one that it may begin, or has begun, until that is over.
-    """
-
-    first: int
-    number: int
-    tenure: Tenure | None
-
-    def __init__(self, target: Binding[Any]) -> None:
-        self.steps = target.resource.steps
-        self.token = target.engine.token()
-        self.metadata = target.engine.describe(target.user_json, target.beside)
-
-    def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
-        self.ttl_ms = ttl_ms
-        tenure, numbers = self.tenure, 0
-        if tenure is not None and tenure.keeps:
-            tenure.track()
-            numbers = tenure.numbers
-        command = self.kept_steps.keep(self.token, ttl_ms, self.metadata, standing, numbers)
-        command.track(command.keys[:1])
-        return command
-
-    @property
-    def kept_steps(self) -> KeptSteps:
-        """Its steps, which are those of a kept lease."""
-        return cast("KeptSteps", self.steps)
-
-    def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
-        return self.kept_steps.let_go(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
-
-    def ending(self, *, ring: bool = True) -> Request[Released]:
-        return self.release(ring=ring)
-
-    def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
-        self.ttl_ms = ttl_ms
-        tenure = self.tenure
-        if tenure is None:
-            return super().renew(ttl_ms, watch=watch, changed=changed)
-        command = self.kept_steps.renew_kept(self.token, ttl_ms, tenure.renewed, keeps=tenure.keeps)
-        if watch:
-            self.steps.watch(command)
-        return command
-
-    def annotate(self, fields: Any) -> Request[bool]:
-        if self.tenure is not None:
-            self.tenure.untrack()  # what stands in the key then has no mark
-        return super().annotate(fields)
-
-    @property
-    def given(self) -> int:
-        """The fencing token of the lease, where the lock key has another one."""
-        return self.number if self.number > self.first else 0
-
-
-@final
-class Tenure:
+class Tenure(Claim):
     """One stay of a lease with a session; see the head of this file.
 
+    It is the claim of all its holders. Its watch stays with the watchdog from the first holder to the end,
+    also while no task uses it: a hit is one more possession to which the watch points.
+
     Attributes:
-        claim: Its token, and how it is released.
         early: Seconds by which it may end before `idle_until`, together with other tenures.
+        first: The fencing token in the lock key; 0 before the grant.
         granted_at: Loop time of its grant.
-        hits: The holders after the first.
         idle_until: Loop time at which it ends if no task uses it.
         keeps: It may serve another holder, for all that is known.
+        number: The last fencing token that was given; 0 before the grant.
         term: Its deadline and its renewals, whoever holds it; from the grant on.
     """
 
@@ -330,21 +274,25 @@ class Tenure:
         "_last",
         "_margin",
         "_options",
-        "claim",
         "early",
         "engine",
+        "first",
         "gate",
         "granted_at",
         "habit",
-        "hits",
         "idle_until",
         "keeps",
         "keys",
         "kind",
+        "metadata",
         "name",
+        "number",
         "numbers",
         "state",
+        "steps",
         "term",
+        "token",
+        "ttl_ms",
     )
 
     alone = True
@@ -352,15 +300,16 @@ class Tenure:
 
     term: Watch
 
-    def __init__(self, target: Binding[Any], claim: KeptClaim, habit: Habit) -> None:
+    def __init__(self, target: Binding[Any], habit: Habit) -> None:
         options = target.options
-        self.claim = claim
-        claim.tenure = self
-        claim.first = claim.number = self._last = self.hits = 0
-        self.engine = target.engine
+        self.engine = engine = target.engine
+        self.steps = target.resource.steps
+        self.token = engine.token()
+        self.metadata = engine.describe(target.user_json, target.beside)
+        self.first = self.number = self._last = 0
         self.gate: Gate = target.gate
         self.habit = habit
-        self.keys = claim.kept_steps.held_key
+        self.keys = self.kept_steps.held_key
         self.kind = target.kind
         self.name = target.name
         self.numbers = max(1, min(_NUMBERS, int(options.ttl * 500_000)))
@@ -373,7 +322,51 @@ class Tenure:
         self._margin = max(options.ttl / 3, options.grace + options.ttl / 10)
         self.early = options.cache / 8
         self.gate.kept = self
-        self.engine.kept.live[self.name] = self
+        engine.kept.live[self.name] = self
+
+    @property
+    def hits(self) -> int:
+        """The holders after the first."""
+        return self.number - self.first
+
+    # -- what is asked by it
+
+    @property
+    def kept_steps(self) -> KeptSteps:
+        """Its steps, which are the steps of a kept lease."""
+        return cast("KeptSteps", self.steps)
+
+    def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
+        self.ttl_ms = ttl_ms
+        numbers = 0
+        if self.keeps:
+            self.track()
+            numbers = self.numbers
+        command = self.kept_steps.keep(self.token, ttl_ms, self.metadata, standing, numbers)
+        command.track(command.keys[:1])
+        return command
+
+    def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
+        return self.kept_steps.release_kept(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
+
+    def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
+        if self.state is TenureState.OVER:
+            return super().renew(ttl_ms, watch=watch, changed=changed)
+        self.ttl_ms = ttl_ms
+        command = self.kept_steps.renew_kept(self.token, ttl_ms, self.renewed, keeps=self.keeps)
+        if watch:
+            self.steps.watch(command)
+        return command
+
+    def annotate(self, fields: Any) -> Request[bool]:
+        if self.state is not TenureState.OVER:
+            self.untrack()  # what stands in the key then has no mark
+        return super().annotate(fields)
+
+    @property
+    def given(self) -> int:
+        """The fencing token of the lease, where the lock key has another one."""
+        return self.number if self.number > self.first else 0
 
     # -- what the server tells
 
@@ -431,19 +424,29 @@ class Tenure:
 
     # -- its holders
 
-    def begin(self, grant: Granted) -> Watch:
-        """Granted, and it may be kept: for its first holder. Returns its times."""
+    def begin(self, possession: KeptPossession, grant: Granted) -> None:
+        """Granted, and it may be kept: for its first holder."""
         assert self.state is TenureState.ASKING, self.state
-        claim = self.claim
-        claim.first = claim.number = grant.fencing_token
-        self._last = claim.first + self.numbers - 1
+        self.first = self.number = grant.fencing_token
+        self._last = self.first + self.numbers - 1
         sent, ahead = self.engine.timed(grant.sent, grant.sent_steady)
         self.granted_at = sent
         self.term = Watch(self._options, sent, ahead)
         self.state = TenureState.USED
         if not self.engine.hears:
             self.keeps = False
-        return self.term
+        self.lend(possession, sent)
+
+    def lend(self, possession: KeptPossession, now: float) -> None:
+        """It is the possession's from now on, under the number that was given last."""
+        possession.fencing_token = self.number
+        possession.granted_at = now
+        possession.term = term = self.term
+        if term.entered < math.inf:  # the watchdog has an entry for it, from an earlier holder
+            possession.watch = term
+            term.holder = ref(possession)
+        else:
+            self.engine.watchdog.watch(possession)
 
     def watched(self) -> None:
         """Its holder is looked after. If it was asked for meanwhile, this is the moment to answer."""
@@ -451,18 +454,15 @@ class Tenure:
             self._answer()
 
     @property
-    def idle(self) -> bool:
-        """Whether no task uses it."""
-        return self.state is TenureState.IDLE
-
-    @property
     def lasts(self) -> bool:
         """Whether there is as much time left as a lease that is due for renewal has."""
-        return self.term.moment(self.engine.now(), clocks.steady()) + self._margin < self.term.deadline
+        term = self.term
+        until = term.deadline - self._margin  # below as `Watch.moment`
+        return self.engine.now() < until and clocks.steady() - term.ahead < until
 
     def serves(self, target: Binding[Any]) -> bool:
         """Whether the next holder may be one of that lock: of the same options, with time left."""
-        if not self.keeps or self.claim.number >= self._last:
+        if not self.keeps or self.number >= self._last:
             return False
         options = target.options
         return (options is self._options or _alike(options, self._options)) and self.lasts
@@ -472,56 +472,60 @@ class Tenure:
         if not self.serves(target):
             self.end()
             return None
-        engine = self.engine
-        kept = engine.kept
-        del kept.idle[self]
-        self.gate.asking = None
+        engine, gate = self.engine, self.gate
+        del engine.kept.idle[self]
+        gate.asking = None
         self.state = TenureState.USED
-        claim = self.claim
-        claim.number += 1
-        self.hits += 1
-        kept.run += 1
-        kept.counters.cache_hits += 1
-        possession = KeptPossession(target, claim)
-        possession.handed_on(self, engine.now())
-        self.gate.here.add(possession)
+        self.number += 1
+        possession = KeptPossession(target, self)
+        possession.cached = True
+        self.lend(possession, engine.now())
+        gate.here.lease_ref = self.term.holder
         return possession
 
     def handed(self) -> Granted:
         """The grant for a waiter of this session, which has it next without a request."""
-        self.claim.number += 1
-        self.hits += 1
+        self.number += 1
         self.engine.kept.counters.cache_hits += 1
-        return Granted(self.claim.number, 0)
+        return Granted(self.number, 0)
 
     def keep(self, possession: KeptPossession) -> bool:
-        """Its holder lets go: whether it stays, with the next waiter of the session, or idle."""
-        term, engine, gate = self.term, self.engine, self.gate
-        watch, now = possession.watch, engine.now()
+        """Its holder lets go, and it `keeps`: whether it stays, with a waiter of the session, or idle."""
+        term, engine, gate, options = self.term, self.engine, self.gate, self._options
+        now, deadline, following = engine.now(), term.deadline, None
+        # 1. Whether it may: what is in doubt, or is to stop, is released; so is what a waiter needs that it
+        # cannot serve.
         if (
-            not self.keeps
-            or engine.closing
+            engine.closing
             or term.doubted
             or term.stopping
-            or watch is None
-            or watch.renewal is not None
-            or term.ttl != self._options.ttl
-            or term.moment(now, clocks.steady()) >= term.deadline
-            or (following := gate.after_kept(self)) is False
+            or term.renewal is not None
+            or term.ttl != options.ttl
+            or now >= deadline
+            or clocks.steady() - term.ahead >= deadline  # as `Watch.moment`
+            or ((gate.stirred or gate.here.also) and (following := gate.after_kept(self)) is False)
         ):
             self.over()
             return False
-        possession.passed_on(now)
-        gate.here.remove(self.claim.token)
-        if following is not None:
-            following.given(self.handed(), self.claim)
+        # 2. For its holder it has ended, without a request.
+        possession.end = RELEASED
+        if possession._over is not None:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this file
+            possession._over.set()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
+        possession.watch = term.holder = None
+        engine.events.released(possession, now - possession.granted_at)
+        possession.context = None
+        # 3. The first waiter of the session has it next. If there is none, its watch, and its place among the
+        # holders of the gate, stay for the next hit.
+        if following:
+            gate.here.remove(self.token)
+            following.given(self.handed(), self)
             return True
         self.state = TenureState.IDLE
         gate.asking = self
-        self.idle_until = until = now + self._options.cache
+        self.idle_until = until = now + options.cache
         kept = engine.kept
         kept.idle[self] = None
-        if until < kept.looks_at or len(kept.idle) > _MOST_IDLE or kept.closed:
+        if until < kept.looks_at or len(kept.idle) > _MOST_IDLE:
             kept.now_idle(self)
         return True
 
@@ -529,7 +533,7 @@ class Tenure:
 
     def letting_go(self) -> Request[Released]:
         """Its release."""
-        return self.claim.release()
+        return self.release()
 
     def end(self) -> None:
         """No task uses it, and it is released: at once, ahead of what is asked for next."""
@@ -550,10 +554,12 @@ class Tenure:
         engine, gate = self.engine, self.gate
         if self.state is TenureState.IDLE:
             del engine.kept.idle[self]
+            gate.here.remove(self.token)
             self.habit.used_at = self.idle_until - self._options.cache
+        if self.state is not TenureState.ASKING and self.term.holder is None:
+            self.term.end()  # else its holder does that, in order
         self.state = TenureState.OVER
         self.untrack()
-        self.claim.tenure = None
         if gate.asking is self:
             gate.asking = None
         if gate.kept is self:
@@ -584,104 +590,86 @@ class KeptPossession(Possession):
 
     Invariant: a lease that was released sends nothing any more, for its token may be another holder's.
 
-    Args:
-        kept: The claim of a tenure; None: it is asked for as any other lease.
-
     Attributes:
-        tenure: That it is of, from the grant on.
+        tenure: That it is of, or may begin; None: it is asked for as any other lease.
     """
 
-    habit: Habit
-    tenure: Tenure | None = None
-
-    def __init__(self, target: Binding[Any], kept: KeptClaim | None = None) -> None:
-        self._kept = kept
-        if kept is None:
+    def __init__(self, target: Binding[Any], tenure: Tenure | None = None) -> None:
+        self.tenure = tenure
+        if tenure is None:
             super().__init__(target)
             return
         self.target = target
         self.engine = target.engine
-        self.steps = kept.steps
-        self.token = kept.token
+        self.steps = tenure.steps
+        self.token = tenure.token
         self.context = copy_context()
 
     @property
     def claim(self) -> Claim:
-        return self if self._kept is None else self._kept
+        return self if self.tenure is None else self.tenure
 
     @property
     def shares_token(self) -> bool:
-        return self.tenure is not None
+        return self.tenure is not None and self.tenure.number > 0
 
     def acquire(self, ttl_ms: int, standing: int = 0) -> Request[Answer]:
-        if self._kept is None:
+        if self.tenure is None:
             return super().acquire(ttl_ms, standing)
-        return self._kept.acquire(ttl_ms, standing)
+        return self.tenure.acquire(ttl_ms, standing)
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
-        if self._kept is None:
+        if self.tenure is None:
             return super().release(ring=ring, leave=leave)
-        return self._kept.release(ring=ring, leave=leave)
+        return self.tenure.release(ring=ring, leave=leave)
 
-    def ending(self, *, ring: bool = True) -> Request[Released]:
-        return super().ending(ring=ring) if self._kept is None else self._kept.ending(ring=ring)
+    def release_used(self, *, ring: bool = True) -> Request[Released]:
+        return self.release(ring=ring)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
-        if self._kept is None:
+        if self.tenure is None:
             return super().renew(ttl_ms, watch=watch, changed=changed)
-        return self._kept.renew(ttl_ms, watch=watch, changed=changed)
+        return self.tenure.renew(ttl_ms, watch=watch, changed=changed)
 
     def had(self, claim: Claim) -> None:
         if claim is not self.claim:  # handed on, by a tenure of the session
             self.dropped()
-            self._kept, self.token = cast("KeptClaim", claim), claim.token
+            self.tenure, self.token = cast("Tenure", claim), claim.token
 
     def dropped(self) -> None:
-        if self._kept is not None and self._kept.tenure is not None:
-            self._kept.tenure.over()
+        if self.tenure is not None:
+            self.tenure.over()
 
     def hold(self, grant: Granted) -> bool:
-        tenure = None if self._kept is None else self._kept.tenure
-        if tenure is not None:
-            if tenure.state is not TenureState.ASKING:
+        tenure = self.tenure
+        if tenure is not None and tenure.state is not TenureState.OVER:
+            if tenure.state is TenureState.USED:  # handed on
                 if not tenure.lasts:
                     return False
-                self.handed_on(tenure, grant.sent)
+                self.cached = True
+                tenure.lend(self, grant.sent)
                 return True
             if grant.may_be_kept:
-                self._hold_of(tenure, tenure.begin(grant), tenure.granted_at)
+                tenure.begin(self, grant)
                 return True
             tenure.over()
-        self.habit = self.engine.kept.habit(self.name)
         return super().hold(grant)
-
-    def handed_on(self, tenure: Tenure, now: float) -> None:
-        """It comes without a request, from a tenure of its session."""
-        self.cached = True
-        self._hold_of(tenure, tenure.term, now)
-
-    def _hold_of(self, tenure: Tenure, term: Watch, now: float) -> None:
-        self.fencing_token = tenure.claim.number
-        self.granted_at = now
-        self.habit = tenure.habit
-        self.tenure = tenure
-        self.term = term
-        self.engine.watchdog.watch(self)
 
     @property
     def granted_us(self) -> int:
-        if self.tenure is None:
+        tenure = self.tenure
+        if tenure is None or not tenure.number:
             return super().granted_us
-        since = self.granted_at - self.tenure.granted_at
-        return self.tenure.claim.first + round(since * 1e6)
+        return tenure.first + round((self.granted_at - tenure.granted_at) * 1e6)
 
     @property
     def number_in_key(self) -> int:
-        return super().number_in_key if self.tenure is None else self.tenure.claim.first
+        tenure = self.tenure
+        return super().number_in_key if tenure is None or not tenure.number else tenure.first
 
     def begin_release(self) -> asyncio.Future[None] | None:
         tenure = self.tenure
-        if tenure is not None and self.end is None and not self._letting_go and tenure.keep(self):
+        if tenure is not None and tenure.keeps and self.watch is not None and tenure.keep(self):
             return None
         return super().begin_release()
 
@@ -690,20 +678,11 @@ class KeptPossession(Possession):
             self.tenure.over()
         super().send_release()
 
-    def passed_on(self, now: float) -> None:
-        """Its session keeps the lease, for the next holder."""
-        self.end = RELEASED
-        if self._over is not None:
-            self._over.set()
-        self.leave_watch()
-        self.term.lies_idle()
-        self.engine.events.released(self, now - self.granted_at)
-        self.context = None
-
     def _end(self, end: End) -> None:
         if self.tenure is not None:
             self.tenure.over()
-        self.habit.used_at = self.engine.now()
+        engine = self.engine
+        engine.kept.habit(self.name).used_at = engine.now()
         super()._end(end)
 
 
@@ -736,14 +715,14 @@ class KeptBinding(Binding[LeaseT]):
         deadline = None if blocking_timeout is None else engine.now() + blocking_timeout
         while True:
             tenure = gate.kept
-            if tenure is not None and tenure.idle:
-                if kept.run >= RUN:
-                    kept.run = 0
+            if tenure is not None and gate.asking is tenure:
+                if kept.counters.hits >= kept.turn_at:
+                    kept.turn_at = kept.counters.hits + RUN
                     await asyncio.sleep(0)  # this task holds nothing yet: a recall may come meanwhile
                     continue
                 hit = tenure.taken(self)
                 if hit is not None:
-                    engine.events.acquired(hit, 0.0)
+                    engine.events.taken(hit)
                     return self._lease_type(self, hit, _HIT)
             left = blocking_timeout
             if deadline is not None:  # in milliseconds, because messages tell of it
@@ -752,7 +731,7 @@ class KeptBinding(Binding[LeaseT]):
             lease = await super().acquire(left, once=once, wish=asked, whole=blocking_timeout)
             if lease is AGAIN:  # its time passed before its task had its turn
                 continue
-            if asked.tenure is not None:
+            if asked.tenure is not None and asked.shares_token:
                 asked.tenure.watched()
             return lease
 
@@ -781,6 +760,4 @@ class KeptBinding(Binding[LeaseT]):
             if engine.way not in ("", "tracking"):
                 engine.kept.unheard(engine.way)
             return KeptPossession(self)
-        claim = KeptClaim(self)
-        Tenure(self, claim, habit)
-        return KeptPossession(self, claim)
+        return KeptPossession(self, Tenure(self, habit))

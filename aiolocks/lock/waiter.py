@@ -25,11 +25,11 @@ from ..transport import (
     SILENCE,
     STAYING,
     TOLD,
-    WAITING,
     Fault,
     Granted,
     Proof,
     Request,
+    clocks,
     ignore,
     too_soon,
 )
@@ -339,27 +339,29 @@ class Acquiring(ABC):
     def _send(self, standing: int, *, patient: bool) -> None:
         assert self._call is None, "a request is under way"
         assert self._acknowledgement is None, "a grant waits for replicas"
+        engine = self._engine
         self.stage = Stage.ASKING
         self._standing = standing
-        self._call = self.lease.acquire(self.target.options.first_ttl_ms, standing).ask(
-            self._answered,
-            self._failed,
-            until=self._ask_until(),
-            patient=patient,
-            on_late=self._engine.wake_own,
-        )
-        self._call.alone = standing & BEHIND != 0  # a lease that is let go of is for the waiters before it
-        self._engine.send(self._call)
+        self._call = call = self.lease.acquire(self.target.options.first_ttl_ms, standing)
+        # As `Request.ask`.
+        call.on_reply = self._answered
+        call.on_fault = self._failed
+        call.until = self._ask_until()
+        call.on_late = engine.wake_own
+        if not patient:
+            call.patient = False
+        if standing & BEHIND:
+            call.alone = True  # a lease that is let go of is for the waiters before it
+        engine.send(call)
 
     def _answered(self, answer: Answer) -> None:
         call, self._call = self._call, None
         assert call is not None
         call.on_reply = call.on_fault = ignore  # a round of a quorum knows it for longer
-        engine, options = self._engine, self.target.options
-        now = engine.now()
-        self.answered_at = now
+        engine, gate, options = self._engine, self._gate, self.target.options
+        self.answered_at = gate.answered_at = now = engine.now()
+        gate.silent_since = None
         self._maybe_executed = False
-        self._gate.answered(now)
         if not isinstance(answer, Granted):
             answer.heard = now
             self._unproved = None
@@ -370,7 +372,8 @@ class Acquiring(ABC):
         self._let_in(call)
         answer.sent, answer.sent_steady = call.sent, call.sent_steady
         grant = answer
-        if engine.elapsed((call.sent, call.sent_steady)) >= options.dependable:
+        in_time = options.dependable
+        if now - call.sent >= in_time or clocks.steady() - call.sent_steady >= in_time:  # as `Engine.elapsed`
             # Its time was over before the reply arrived: given back.
             engine.undo(self.lease, options.first_ttl)
             self._came_late(call, now)
@@ -738,9 +741,7 @@ class Waiter(Acquiring):
         if self._sleep_timer is not None:
             self._cancel_sleep()
         self._ask_again = False
-        standing = self._gate.asks(self) | WAITING
-        if not standing & BEHIND:
-            standing |= TOLD
+        standing = self._gate.asks(self)
         if self._brief:
             standing |= BRIEF
         if in_turn:
@@ -761,16 +762,18 @@ class Waiter(Acquiring):
         self._go_on(call, now, until=now)
 
     def _refused(self, refusal: Refused, call: Request[Answer], now: float) -> None:
+        gate = self._gate
         self._fault = None
-        # Its own bell was put back by the refusal, and the session must listen for it again.
-        self._tell_rung(self._gate.not_ours(refusal.rung, self))
+        if refusal.rung:
+            # Its own bell was put back by the refusal, and the session must listen for it again.
+            self._tell_rung(gate.not_ours(refusal.rung, self))
         if refusal.error is not None:
             if self._standing & (SEATED | STAYING) == SEATED:
-                self._gate.waiter_got_in(self)
+                gate.waiter_got_in(self)
             self.error = refusal.error
             self.needless = True
             self._end()
-            self._gate.waiter_left(self)
+            gate.waiter_left(self)
             return
         until = None if refusal.remaining_ms is None else now + seconds(refusal.remaining_ms)
         self._be_seated()
@@ -778,20 +781,22 @@ class Waiter(Acquiring):
             self._refusal = refusal
             self._withdraw()
             return
-        if not self._gate.is_behind(self):  # else it has asked for a seat, and for nothing else
+        if not gate.is_behind(self):  # else it has asked for a seat, and for nothing else
             self._refusal = refusal
-            self._gate.refused_with(refusal, until)
-            self._gate.seated = refusal.seated
-        self._log_long_wait(now)
+            gate.refused_with(refusal, until)
+            gate.seated = refusal.seated
+        if now >= self.started + _LONG:
+            self._log_long_wait(now)
         if refusal.lasting and not self._warned:
             self._warned = True
             self._engine.events.stuck(
                 self.target.kind, self.target.name, refusal.detail, context=self.context
             )
-        self.suspect()
+        if self._inside:
+            self.suspect()
         self._go_on(call, now, until=until)
         if refusal.first:
-            self._gate.goes_first(refusal.first)
+            gate.goes_first(refusal.first)
 
     def _be_seated(self) -> None:
         """The refusal has seated it. Any end of its wait from now on gives that up."""
@@ -800,11 +805,12 @@ class Waiter(Acquiring):
 
     def _go_on(self, call: Request[Answer], now: float, *, until: float | None) -> None:
         """Refused: until then, as far as is known."""
-        self._naps.round_trip = now - call.sent
-        self._naps.refused_until = self._gate.refused_until = until
+        naps, gate = self._naps, self._gate
+        naps.round_trip = now - call.sent
+        naps.refused_until = gate.refused_until = until
         if self._ask_again:
             self._ask(passing=True)
-        elif not self._gate.refused(self):
+        elif not gate.refused(self):
             self._wait_behind()
         else:
             self._gate.listen(self)
@@ -847,26 +853,29 @@ class Waiter(Acquiring):
     def _tell_waiting(self) -> None:
         if not self._told and not self._brief:
             self._told = True
-            self._note_holders()
-            self._engine.events.waiting(
-                self.target.kind, self.target.name, self.holders, context=self.context
-            )
+            target, events = self.target, self._engine.events
+            if events.wants_holders:
+                self._note_holders()
+            events.waiting(target.kind, target.name, self.holders, context=self.context)
             if self._inside:
                 self._engine.entangled(self)
 
     def _note_holders(self) -> None:
-        if self._engine.events.wants_holders and not self.holders:
+        if not self.holders:
             self.holders = self._holders(self._engine.now())
 
     def _tell_waited(self) -> None:
-        self._note_holders()  # a waiter that began behind tasks of its session may know only now
+        if self._engine.events.wants_holders:
+            self._note_holders()  # a waiter that began behind tasks of its session may know only now
         if self.needless:
             how = "needless"
         else:
             # Without a grant or an error its task has left.
             how = how_it_ended(None if self.grant is not None else self.error or asyncio.CancelledError())
         seconds = self._engine.now() - self.started
-        self._engine.events.waited(self.target.kind, self.target.name, seconds, how, context=self.context)
+        self._engine.events.tell(
+            "on_waited", self.target.kind, self.target.name, seconds=seconds, reason=how, context=self.context
+        )
 
     # -- the end
 
@@ -899,14 +908,17 @@ class Waiter(Acquiring):
             self._gate.watch_no_more(self)
             if self._engine.detector is not None:
                 self._engine.detector.discard(self)
-            self._tell_waited()
+            if self._engine.events.tells_waited:
+                self._tell_waited()
 
     # -- the end of its patience
 
     def _ask_until(self) -> float:
-        if (hasty := self.lease.steps.hasty) is not None:
-            return self._engine.now() + hasty
-        return self._silence_ends() if self._deadline is None else self._deadline
+        until, hasty = self._deadline, self.lease.steps.hasty
+        if hasty is not None:
+            soon = self._engine.now() + hasty
+            return soon if until is None else min(soon, until)
+        return self._silence_ends() if until is None else until
 
     def _silence_ends(self) -> float:
         """When the server will have said neither yes nor no for a ttl, to us or to a waiter before us."""
@@ -996,7 +1008,8 @@ class Waiter(Acquiring):
         """Backs off, never past the end of the holder's lease, and not quite to the end of the wait."""
         assert self.stage is Stage.ASKING, "only a waiter that has asked goes to sleep"
         assert self._call is None, "a request is under way"
-        self._tell_waiting()
+        if not self._told:
+            self._tell_waiting()
         self.stage = Stage.SLEEPING
         now, end = self._engine.now(), self._wait_ends()
         if end is not None and now >= end:
@@ -1005,26 +1018,27 @@ class Waiter(Acquiring):
         told = self._gate.heard or self._gate.is_behind(self)
         silence = self._gate.policy.silence if told else None
         self._naps.begin(now, self._engine.settings.backoff, silence)
-        self._set_alarm()
+        self._set_alarm(now, end)
 
     def need_not_ask(self, until: float | None) -> None:
         """The gate: before that time, nothing that the server knows of comes to its end."""
         self._naps.refused_until = until
         self._log_long_wait(self._engine.now())
         if self.asleep:
-            self._set_alarm()
+            self._set_alarm(self._engine.now(), self._wait_ends())
 
     def sleep_unheard(self) -> None:
         """The gate: it will not be told when to ask."""
         if self.asleep:
-            self._naps.unheard(self._engine.now(), self._engine.settings.backoff)
-            self._set_alarm()
+            now = self._engine.now()
+            self._naps.unheard(now, self._engine.settings.backoff)
+            self._set_alarm(now, self._wait_ends())
 
-    def _set_alarm(self) -> None:
-        """For the end of this nap, as far as it is known now."""
-        end = self._wait_ends()
-        wake = self._naps.wake_at(self._engine.now(), yielding_until=self._gate.yielding_until, end=end)
-        self._cancel_sleep()
+    def _set_alarm(self, now: float, end: float | None) -> None:
+        """For the end of this nap, as far as it is known now; `end` is that of the wait."""
+        wake = self._naps.wake_at(now, yielding_until=self._gate.yielding_until, end=end)
+        if self._sleep_timer is not None:
+            self._cancel_sleep()
         if wake is None:
             assert end is not None
             self._sleep_timer = self._engine.loop.call_at(end, self._out_of_time, context=empty_context())
@@ -1034,8 +1048,16 @@ class Waiter(Acquiring):
     def _slept(self) -> None:
         assert self.stage is Stage.SLEEPING, "a nap ends only a sleep"
         self._sleep_timer = None
+        gate, naps = self._gate, self._naps
+        in_turn = gate.yielding
+        if naps.refused_until is None and not in_turn:
+            now, end = self._engine.now(), self._wait_ends()
+            wake = naps.wake_at(now, yielding_until=0.0, end=end)
+            if wake is not None and wake > now and gate.listens_on(self):
+                self._set_alarm(now, end)
+                return
         self._engine.events.counters.wakeups["poll"] += 1
-        self._ask(in_turn=self._gate.yielding)
+        self._ask(in_turn=in_turn)
 
     def _cancel_sleep(self) -> None:
         if self._sleep_timer is not None:

@@ -186,7 +186,7 @@ class Multiplexed(asyncio.Protocol):
         self._queue: deque[Request[Any]] = deque()  # not written yet
         self._inflight: deque[Request[Any]] = deque()  # written, reply to come
         # Stands for each CACHING, whose reply says nothing; its time is that of the last one.
-        self._unheeded: Request[Any] = bare(()).ask(ignore, ignore, until=math.inf)
+        self._unheeded = _Unheeded(None, (), (), ignore).ask(ignore, ignore, until=math.inf)
         self._unheeded.done = True
         self._raw: RawConnection | None = None
         self._replies = Replies()
@@ -309,7 +309,7 @@ class Multiplexed(asyncio.Protocol):
             batch, self._queue = self._queue, deque()
             self._write(batch)
 
-    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912 - a call more for each request would show
+    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912, PLR0915 - a call more for each request would show
         raw, inflight = self._raw, self._inflight
         assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
@@ -343,6 +343,14 @@ class Multiplexed(asyncio.Protocol):
                     request = head + pack(call.args)[4:]  # without the number of the words
                 if len(request) > LONG and self._take_aside(call):
                     continue
+                if call.watched:  # as below
+                    for words in self._wakeups.before_arming(call.watched):
+                        if words is CACHING:
+                            self._unheeded.sent = now
+                            inflight.append(self._unheeded)
+                            parts.append(_CACHING)
+                        else:
+                            parts.append(self._put_before(words, now, steady))
                 call.sent = now
                 call.sent_steady = steady
                 call.written = True
@@ -357,8 +365,13 @@ class Multiplexed(asyncio.Protocol):
                 continue
             # 3. A call with `elsewhere` comes right after its ASKING: nothing goes between.
             if heard := call.bells or (() if call.elsewhere else call.watched):
-                arming = self._wakeups.before_arming(heard)
-                parts.extend(self._put_before(words, now, steady) for words in arming)
+                for words in self._wakeups.before_arming(heard):
+                    if words is CACHING:
+                        self._unheeded.sent = now
+                        inflight.append(self._unheeded)
+                        parts.append(_CACHING)
+                    else:
+                        parts.append(self._put_before(words, now, steady))
             self._put(call, now, steady)
             parts.append(request)
             last = call
@@ -392,10 +405,6 @@ class Multiplexed(asyncio.Protocol):
 
     def _put_before(self, words: Words, now: float, steady: float) -> bytes:
         """What makes the server tell of bells is on its way; its bytes."""
-        if words is CACHING:
-            self._unheeded.sent = now
-            self._inflight.append(self._unheeded)
-            return _CACHING
 
         def refused(fault: Fault) -> None:
             if isinstance(said := fault.error.__cause__, Exception):
@@ -1100,6 +1109,14 @@ class Multiplexed(asyncio.Protocol):
         for call in (*self._inflight, *self._queue):
             call.fault(faults.session_closed())
         self._queue.clear()
+
+
+@final
+class _Unheeded(Request[None]):
+    """A request whose reply says nothing."""
+
+    def reply(self, raw: Any) -> None:
+        pass
 
 
 def bare(words: Words) -> Request[Any]:

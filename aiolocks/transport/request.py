@@ -10,8 +10,8 @@ import copy
 import hashlib
 import math
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast, final
 
@@ -47,8 +47,6 @@ class Script:
     Args:
         shared: Sections that stand before it: what several steps have in common.
         mid_move: The last of these sections while the slot of the keys moves to another node of a cluster.
-        several: The script that does this step for several at once, if there is one. It has their keys, and
-            their arguments, one after the other, and answers with the list of their replies.
         moves: A slot that moves does not stop it half way: it touches only keys that are there, or reads.
         frees: It ends what its token has, and nothing else, however late it is sent again.
 
@@ -58,7 +56,7 @@ class Script:
             `lua/shared.lua`); with `moves`, the script itself.
     """
 
-    __slots__ = ("frees", "guarded", "mid_move", "name", "several", "sha", "shared", "text")
+    __slots__ = ("frees", "guarded", "mid_move", "name", "sha", "shared", "text")
 
     sha: bytes
     text: bytes
@@ -68,14 +66,12 @@ class Script:
         name: str,
         *shared: str,
         mid_move: str = "",
-        several: Script | None = None,
         moves: bool = False,
         frees: bool = False,
     ) -> None:
         self.frees = frees
         self.name = name
         self.shared = shared
-        self.several = several
         self.mid_move = Script(name, "mid_move", *shared, mid_move, moves=True) if mid_move else None
         self.guarded: Script = self if moves else Script(name, "slot_stays", *shared, moves=True)
 
@@ -173,7 +169,7 @@ class Request(Generic[T]):
     mid_move = False  # it was refused because its slot moves, and is sent in the form for that
     on_late: Callable[[T], object] | None = None
     patient = True
-    plain = True  # it is no more than a script by its digest: nothing below or above makes it special
+    plain = True  # it is no more than a script by its digest: but `watched`, nothing makes it special
     rider: Request[Any] | None = None  # the one that went in the same request, and has the next reply
     sent = 0.0  # loop time right before it was last written
     sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
@@ -207,7 +203,6 @@ class Request(Generic[T]):
     def track(self, keys: tuple[bytes, ...]) -> None:
         """The server must tell of changes of these keys, which it reads last."""
         self.watched = keys
-        self.plain = False
 
     def again(self) -> Self:
         """One like it that was not sent yet."""
@@ -219,8 +214,10 @@ class Request(Generic[T]):
             plain.parse = self.parse
             plain.lane = self.lane
             plain.packed = self.packed
+            if self.watched:
+                plain.watched = self.watched
             if not self.plain:
-                plain.bells, plain.watched, plain.plain = self.bells, self.watched, False
+                plain.bells, plain.plain = self.bells, False
             return cast("Self", plain)
         made = copy.copy(self)  # with what its class adds
         vars(made).clear()
@@ -340,35 +337,6 @@ class Request(Generic[T]):
         # Arguments hold tokens: never shown.
         state = "done" if self.done else "written" if self.written else "not written"
         return f"<Request {self.script!r} {self.keys!r} {state}>"
-
-
-def several(commands: Sequence[Request[Any]]) -> Request[list[Any]]:
-    """One request for commands of one script that has a form for several; their replies.
-
-    Instead of a reply there may be the server's error at that command. The error leaves the other commands as
-    they would be without it.
-    """
-    script = commands[0].script
-    assert script is not None
-    assert script.several is not None
-    keys: list[bytes] = []
-    args: list[Argument] = []
-    watched: list[bytes] = []
-    for command in commands:
-        keys += command.keys
-        args += command.args
-        watched += command.watched
-    together = Request(
-        script.several, tuple(keys), tuple(args), partial(_replies, commands[0].parse, len(commands))
-    )
-    together.track(tuple(watched))
-    return together
-
-
-def _replies(parse: Callable[[Any], Any], number: int, raw: Any) -> list[Any]:
-    if len(raw) != number:
-        raise ValueError(f"{len(raw)} replies to {number} steps")
-    return [reply if isinstance(reply, Exception) else parse(reply) for reply in raw]
 
 
 @final

@@ -51,6 +51,12 @@ def idle(session: Session) -> bool:
     return session.statistics().cached == 1
 
 
+def watches(session: Session) -> int:
+    """How many the watchdog has, also for what no task uses."""
+    assert session._engine is not None
+    return len(session._engine.watchdog.watches)
+
+
 # -- hits
 
 
@@ -70,6 +76,23 @@ async def test_a_hit_sends_nothing_and_has_a_token_of_its_own(redis: Redis, conn
         assert int(await redis.get(FENCE) or 0) >= tokens[-1]
     assert not await redis.exists(KEY)
     assert int(await redis.get(FENCE) or 0) == tokens[-1]
+
+
+async def test_what_was_idle_when_its_renewal_was_due_is_renewed_for_its_next_holder(
+    connect: Connect,
+) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", ttl=3, cache=1)
+        await kept(lock)
+        await asyncio.sleep(0.5)
+        await kept(lock, 1)
+        assert session._engine is not None
+        heap = session._engine.watchdog._heap  # type: ignore[attr-defined]
+        await eventually(lambda: not heap)
+
+        async with lock as lease:
+            left = lease.remaining()
+            await eventually(lambda: lease.remaining() > left)
 
 
 async def test_single_tries_are_served_by_what_is_kept(connect: Connect) -> None:
@@ -114,8 +137,10 @@ async def test_an_end_after_its_time(redis: Redis, connect: Connect) -> None:
     async with Session(connect()) as session:
         await kept(Lock(session, "a", cache=0.2))
         assert idle(session)
+        assert watches(session) == 1
 
         await eventually(lambda: not idle(session))
+        assert watches(session) == 0
         await eventually(lambda: _gone(redis))
 
 
@@ -196,6 +221,7 @@ async def test_a_waiter_that_is_cancelled_as_it_has_it_leaves_nothing(redis: Red
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiter
+        assert watches(session) == 0
         await release
 
         async with lock.acquire(blocking_timeout=SOON):

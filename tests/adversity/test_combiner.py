@@ -1411,6 +1411,33 @@ async def test_it_says_what_it_is(session: Session) -> None:
     assert await combiner.submit("a", run, account=1) == expected
 
 
+async def test_items_that_a_caller_leaves_in_turn_cost_two_requests_each(session: Session) -> None:
+    """The next one comes in the step in which the last one is answered, and is brought as the first was."""
+    combiner, done = Combiner(session, "a"), Runs()
+    await combiner.submit(0, done.each)
+    sent = session.statistics().commands_sent
+    for number in range(1, 11):
+        assert await combiner.submit(number, done.each) == f"{number}!"
+    assert session.statistics().commands_sent - sent <= 20 + 1  # a renewal
+
+
+async def test_another_ttl_counts_from_the_next_time_on_that_there_is_work(session: Session) -> None:
+    ttls: list[float] = []
+
+    async def outer(batch: Batch) -> None:
+        ttls.append(batch.lease.ttl)
+        await Combiner(session, "a", ttl=7).leave(1)  # while there is work: the ttl stays
+
+    async def inner(batch: Batch) -> None:
+        ttls.append(batch.lease.ttl)
+
+    await Combiner(session, "a", ttl=9).submit(0, outer)
+    same = Combiner(session, "a", ttl=7)
+    for number in range(2):
+        await same.submit(number, inner)
+    assert ttls == [9, 7, 7]
+
+
 async def test_what_a_run_does_to_its_items_changes_no_answer(session: Session) -> None:
     async def takes_them(batch: Batch) -> None:
         results = [f"{item}!" for item in batch.items]

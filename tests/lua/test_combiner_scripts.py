@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from aiolocks.kinds.combiner import Ack, AnswersKnown, Bounds, Brought, CombinerSteps, Entry, Put, Row
+from aiolocks.kinds.combiner import Ack, AnswersKnown, Bounds, CombinerSteps, Entry, Put, Row
 from aiolocks.transport import WAITING, Refused
 from aiolocks.transport.request import MOST_KNOWN
 from tests.lua.mutants import checks, compiled, lines_left_out, unnoticed
@@ -837,16 +837,17 @@ async def test_out_of_memory_it_is_the_first_write_that_opens_the_door(full) -> 
 
 
 async def test_the_commands_say_what_the_tests_do(combiner) -> None:
-    rows = [Row(5, 7), Row(9, 9)]
+    rows, waiting = [Row(5, 7), Row(9, 9)], dict.fromkeys((5, 6, 7, 9))
     commands = CombinerSteps(
         combiner.prefix,
         combiner.name,
         bounds=Bounds(most=1000, window_ms=0, within_ms=0, most_waiting=100, keep_ms=KEEP),
-        rows=lambda: rows,
+        waiting=waiting,
         retention_ms=HOUR,
         session="s",
     )
-    put = commands.put(A, [(True, b"one"), (False, b"two")], known_ms=1)
+    items = ("w", b"one", "l", b"two")
+    put = commands.put(A, items, known_ms=1)
     keys = [*combiner.base, combiner.key("puts"), combiner.queue, combiner.key("idle")]
     assert put.words(as_eval=True) == combiner.words(
         "combiner_put", keys, A, HOUR, 100, KEEP, 1, MOST_KNOWN, "w", b"one", "l", b"two"
@@ -857,7 +858,7 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
         "combiner_acquire", keys, ME, MINUTE, HOUR, "{}", "w", 1000, 0, 0, "5-7 9-9", IDLE
     )
     puts: list[Put] = []
-    commands.brought = Brought(A, [(True, b"one"), (False, b"two")], 1, puts.append)
+    commands.bring(A, items, known_ms=1, told=puts.append)
     bringing = commands.acquire(ME, MINUTE, "{}", WAITING)
     assert bringing.words(as_eval=True) == combiner.words(
         "combiner_acquire",
@@ -876,7 +877,7 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
     assert isinstance(gone, Refused)
     assert isinstance(gone.error, AnswersKnown)
     assert gone.error.missing == rows
-    rows.clear()
+    waiting.clear()
     granted = acquire.parse(await combiner.acquire(ME, who="s"))
     run, piece = granted.fencing_token, commands.handed_out.piece
     assert [payload for _, _, payload in piece.items] == [b"one", b"two"]

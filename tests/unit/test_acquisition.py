@@ -24,6 +24,7 @@ from aiolocks import (
     SessionClosedError,
 )
 from aiolocks.transport import Request
+from aiolocks.transport.steps.lock import LockSteps
 from tests.unit.fakes import NO_WAKEUPS, cut, demoted, deny, grant, hold, let_go, refuse, releasing, turns
 
 SLOW = Backoff(initial=10, maximum=10, jitter=0)
@@ -262,6 +263,27 @@ async def test_a_wait_without_any_answer_is_a_backend_error(offline, transport, 
     assert isinstance(await failure(task), BackendError)
     assert clock.now() - began == pytest.approx(0.3)
     assert is_undo_of(await transport.asked("release"), silent)
+
+
+@pytest.mark.parametrize(("patience", "hasty", "ends"), [(None, 0.3, 0.3), (1, 0.3, 0.3), (0.3, 5, 0.3)])
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_question_of_a_hasty_kind_ends_its_acquire_soon_and_never_after_the_deadline(
+    offline, transport, clock, monkeypatch, patience, hasty, ends, behind
+) -> None:
+    """The first question of an acquire, and one of a waiter that goes on behind a holder of its session."""
+    monkeypatch.setattr(LockSteps, "hasty", hasty)
+    lease = await hold(offline, transport) if behind else None
+    task = waiting(offline, blocking_timeout=patience)
+    began = clock.now()
+    if lease is not None:
+        await turns()
+        release = releasing(lease)
+        let_go(await transport.asked("release"))
+        await release
+    await transport.asked("acquire")
+
+    assert isinstance(await failure(task), BackendError)
+    assert clock.now() - began == pytest.approx(ends)
 
 
 async def test_a_wait_that_saw_a_refusal_times_out_even_if_the_last_try_is_silent(

@@ -44,8 +44,8 @@ class Loop:
 def Watch(name: str, ttl: float, max_hold: float | None = None) -> Any:  # noqa: N802 - as the class
     """Of a lease that was granted at 0."""
     watch: Any = renewal.Watch(Options.checked(ttl=ttl, max_hold=max_hold), 0.0, 0.0)
-    possession = SimpleNamespace(label="Lock", name=name, context=copy_context())
-    watch._of = lambda: possession
+    possession = SimpleNamespace(label="Lock", name=name, context=copy_context(), cancellable=True)
+    watch.holder = lambda: possession
     return watch
 
 
@@ -104,6 +104,26 @@ def test_a_loop_that_stands_still_is_told_of_a_margin_before_the_lease_ends(
     assert f"the event loop has not run for {margin:.3f} s or more" in caplog.text
     assert "test_a_loop_that_stands_still" in caplog.text  # the stack of its thread, which is this one
     assert len(caplog.records) == 1
+
+
+@pytest.mark.usefixtures("written")
+def test_of_a_lease_that_is_kept_nothing_is_told_while_no_body_relies_on_it(
+    enter, loop: Loop, caplog
+) -> None:
+    """Its watch is guarded from the first body on; then no possession has it, or one without a body."""
+    watch = Watch("orders", 10.0)
+    ward, body = enter(watch), watch.holder
+    margin, deadline = watch.margin, watch.deadline
+    for holder in (None, lambda: SimpleNamespace(cancellable=False)):
+        watch.holder = holder
+        assert ward.look(deadline - 1.5 * margin) == pytest.approx(deadline - margin)  # asked in time
+        ward.look(deadline - margin)
+        assert not caplog.records
+
+    watch.holder = body
+    ward.look(deadline - margin / 2)
+
+    assert "the lease of Lock 'orders' ends in" in caplog.text
 
 
 def test_a_loop_that_runs_is_asked_once_for_each_end_and_nothing_is_told(enter, loop: Loop, caplog) -> None:

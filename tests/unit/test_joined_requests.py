@@ -48,7 +48,7 @@ def test_a_quiet_release_goes_with_the_acquire_of_the_same(commands, standing) -
     [
         (lock("x").release(OLD, 1000, ring=True), lock("x").acquire(NEW, 1000, "{}")),
         (lock("x").release(OLD, 1000, ring=False, leave=True), lock("x").acquire(NEW, 1000, "{}")),
-        (lock("x").end(OLD, 1000, 500, ring=False), lock("x").acquire(NEW, 1000, "{}")),
+        (lock("x").release_at_least(OLD, 1000, 500, ring=False), lock("x").acquire(NEW, 1000, "{}")),
         (lock("x").release(OLD, 1000, ring=False), lock("y").acquire(NEW, 1000, "{}")),
         (lock("x").release(OLD, 1000, ring=False), lock("x").renew(NEW, 1000)),
         (multi("x", "y").release(OLD, 1000, ring=False), multi("x", "z").acquire(NEW, 1000, "{}")),

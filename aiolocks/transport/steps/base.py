@@ -92,11 +92,6 @@ class NameSteps:
         """
         raise NotImplementedError
 
-    @property
-    def renewed_by(self) -> Script | None:
-        """The script that renews it, where that has a form for several; renewals go together then."""
-        return None
-
     def renew(self, token: str, ttl_ms: int) -> Request[Kept]:
         """Sets the ttl again if the token holds it; never creates."""
         raise NotImplementedError
@@ -195,7 +190,7 @@ class NameSteps:
         """Takes it from its holder; of the kinds that can be stolen."""
         raise NotImplementedError
 
-    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Request[Released]:
+    def release_at_least(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Request[Released]:
         """Lets go, but the name stays taken for a while; of the kinds that have `at_least`."""
         raise NotImplementedError
 
@@ -352,7 +347,7 @@ class FamilySteps(NameSteps):
             step.script, keys, args, step.reads, token=token, acquire=family.acquire.script, both=both
         )
 
-    def end(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Request[Released]:
+    def release_at_least(self, token: str, ttl_ms: int, at_least_ms: int, *, ring: bool) -> Request[Released]:
         """Lets go, but what it held stays taken, without a holder, until `at_least_ms` after the grant."""
         release = self.release(token, ttl_ms, ring=ring)
         return Request(release.script, release.keys, (*release.args, at_least_ms), release.parse, lane=token)

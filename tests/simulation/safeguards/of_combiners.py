@@ -26,8 +26,8 @@ OF_COMBINERS: dict[str, Safeguard] = {
         "A caller has its answer only when its batch is acknowledged.",
         python(
             "kinds.combiner:Combining._have_ended",
-            without="own.ours = outcomes[number]",
-            instead="own.settle(outcomes[number])",
+            without="item.ours = outcome",
+            instead="item.settle(outcome)",
         ),
         COMBINERS,
         faulty=True,

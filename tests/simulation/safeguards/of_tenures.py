@@ -16,7 +16,7 @@ OF_TENURES: dict[str, Safeguard] = {
     "cache: none after a recall": Safeguard(
         "A lease that was asked for while a task was inside is released after that.",
         together(
-            python("lock.tenure:Tenure.keep", without="not self.keeps\n", instead="False\n"),
+            python("lock.tenure:KeptPossession.begin_release", without="and tenure.keeps\n", instead=""),
             python("lock.tenure:Tenure.serves", without="not self.keeps or", instead=""),
             python("lock.queue:Gate.alone", without="or self._in_turn", instead=""),
         ),
@@ -25,7 +25,9 @@ OF_TENURES: dict[str, Safeguard] = {
     "cache: the deadline counts": Safeguard(
         "A lease that is kept serves nobody when little is left of its ttl.",
         python(
-            "lock.tenure:Tenure.lasts", without="self.term.moment(", instead="-math.inf + self.term.moment("
+            "lock.tenure:Tenure.lasts",
+            without="until = term.deadline - self._margin",
+            instead="until = math.inf",
         ),
         _KINDS,
         faulty=True,
@@ -35,7 +37,7 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: a number is given once": Safeguard(
         "Each lease has a fencing token of its own.",
-        python("lock.tenure:Tenure.taken", without="claim.number += 1", instead="pass"),
+        python("lock.tenure:Tenure.taken", without="self.number += 1", instead="pass"),
         _KINDS,
     ),
     "cache: the block is reserved": Safeguard(
@@ -47,7 +49,7 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: none beyond the block": Safeguard(
         "A session gives no number that it has not reserved.",
-        python("lock.tenure:Tenure.serves", without="or self.claim.number >= self._last", instead=""),
+        python("lock.tenure:Tenure.serves", without="or self.number >= self._last", instead=""),
         _KINDS,
         faulty=True,
         sorts=("kill", "clock back"),
@@ -132,8 +134,8 @@ OF_TENURES: dict[str, Safeguard] = {
             python(
                 "lock.tenure:Tenure.taken",
                 without=(
-                    "    del kept.idle[self]\n"
-                    "    self.gate.asking = None\n"
+                    "    del engine.kept.idle[self]\n"
+                    "    gate.asking = None\n"
                     "    self.state = TenureState.USED\n"
                 ),
                 instead="",

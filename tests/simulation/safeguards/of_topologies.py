@@ -199,7 +199,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
     "a lease that is not known": Safeguard(
         "A lease of which the new master knows nothing has ended.",
         python(
-            "lock.renewal:Renewal._answered",
+            "lock.renewal:Watch._renewed",
             without="if not held:",
             instead="if False:",
         ),
