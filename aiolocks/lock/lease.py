@@ -1,11 +1,13 @@
-"""A lease, from the first request for it to its end: its states, its body, and the ways to let go of it.
+"""A lease, from the first request for it to its end: its states, its body, and its release.
+
+Users see one of five states (`LeaseState`), of which three are final (`End`):
 
 ```
 HELD ⇄ UNKNOWN        a renewal went unanswered, and time is left / it was answered after all
 HELD, UNKNOWN → LOST, RELEASED, DETACHED
 ```
 
-The last three are final.
+What the session may send for a lease depends on its phase, for which `Possession` has the table.
 
 A lease may be relied on until its local deadline: the time right before the request that the server confirmed
 last, plus the ttl, less a drift of 1 % and 2 ms. When Redis is silent, this clock alone decides.
