@@ -132,8 +132,8 @@ class Here:
         also: The other holders: steps and lease, by their tokens.
         first: The token of one that holds it, if any does; there are several where they do not exclude each
             other, or where the server has lost its data.
-        lease_ref: The lease of the first.
-        steps: Those of the first.
+        lease_ref: The lease of the first, or of the one that was the first.
+        steps: Those of the first, in the same way.
     """
 
     __slots__ = ("_exclusive", "also", "closed", "first", "lease_ref", "steps")
@@ -163,7 +163,7 @@ class Here:
     @property
     def lease(self) -> Possession | None:
         """That of the first; None: none holds it, or no code refers to the lease any more."""
-        return None if self.lease_ref is None else self.lease_ref()
+        return None if self.first is None or self.lease_ref is None else self.lease_ref()
 
     def _holders(self) -> Iterator[tuple[str, NameSteps]]:
         if self.first is not None and self.steps is not None:
@@ -195,7 +195,7 @@ class Here:
     def remove(self, token: str) -> bool:
         """Whether it did hold."""
         if self.first == token:
-            self.first = self.lease_ref = None
+            self.first = None
             if self.also:
                 self.first, (self.steps, self.lease_ref) = self.also.popitem()
             self.closed = self._exclusive and self.first is not None
@@ -646,7 +646,7 @@ class Gate:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
         here = self.here
         if here.first == token and not here.also:  # as `Here.remove`
-            here.first = here.lease_ref = None
+            here.first = None
             here.closed = False
             if not self.stirred:
                 return

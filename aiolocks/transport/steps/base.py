@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from ..answers import FAR_BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
-from ..driver import pack
-from ..request import Argument, JoinableRelease, Request, Script
+from ..driver import FEW, head_of
+from ..request import Argument, Heads, JoinableRelease, Request, Script
 from .snapshots import of_nobody
 from .standing import SEATED, WAITING, leave_letters, letters
 
@@ -24,20 +24,16 @@ _HANGS: Final = WAITING | SEATED
 _MOST_TOLD: Final = 8
 """The most holders that a refusal tells of; where it tells of that number, there may be more."""
 
-
-_FEW: Final = 10
-"""Arguments from which on their number has two digits."""
-
 _Arguments: TypeAlias = "tuple[Argument, ...]"
 _Packed: TypeAlias = "tuple[()] | tuple[int, int, tuple[bytes, ...], _Arguments, _Arguments, bytes]"
 """A request that comes again: the ttl and the standing that it was made for, its keys, its arguments behind
 the token and behind the metadata, and `Request.head`. Empty: it was made once."""
-
-
-def _head(script: Script, keys: tuple[bytes, ...], args: tuple[Argument, ...]) -> bytes:
-    """The bytes of a request with so many arguments, up to the first of them."""
-    whole = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
-    return whole[: len(whole) - len(pack(args)) + len(b"*n\r\n")]
+_PackedRelease: TypeAlias = (
+    "tuple[()] | tuple[int, Script | None, tuple[bytes, ...], _Arguments, bytes, Heads]"
+)
+"""A release that comes again: the ttl that it was made for, the script that lets the next waiter in as
+well, or None, its keys, its arguments behind the token, `Request.head`, and `JoinableRelease.heads`. Empty:
+it was made once."""
 
 
 class _Belled(Protocol):
@@ -212,7 +208,7 @@ class FamilySteps(NameSteps):
         number: How many names are acquired at once.
     """
 
-    __slots__ = ("_acquired", "_acquiring", "_keys", "_releasing")
+    __slots__ = ("_acquired", "_acquiring", "_keys", "_releasing", "_ringing")
 
     family: Family
     number = 1
@@ -233,12 +229,14 @@ class FamilySteps(NameSteps):
     _acquired: _Packed | None
     """The one before, of another standing: where tasks wait, those who come and those who were woken ask in
     turn."""
-    _releasing: _Packed | None
-    """As `_acquiring`."""
+    _releasing: _PackedRelease | None
+    """The release that wakes no waiter, as `_acquiring`."""
+    _ringing: _PackedRelease | None
+    """The release that wakes one."""
 
     def __init__(self, retention_ms: int) -> None:
         super().__init__(retention_ms)
-        self._acquiring = self._acquired = self._releasing = None
+        self._acquiring = self._acquired = self._releasing = self._ringing = None
 
     def _with_bell(self) -> tuple[bytes, ...]:
         """Its keys, and the bell, where only waiters name it."""
@@ -275,9 +273,9 @@ class FamilySteps(NameSteps):
         keys = self._with_bell() if standing & _HANGS and step.bell_last else self._keys
         if self._acquiring is None:
             self._acquiring = ()
-        elif not self._strict and len(args) < _FEW and step.words[0] == "token" and "metadata" in step.words:
+        elif not self._strict and len(args) < FEW and step.words[0] == "token" and "metadata" in step.words:
             at = step.words.index("metadata")
-            head = _head(step.script, keys, args)
+            head = head_of(step.script, keys, args)
             if self._acquiring and self._acquiring[1] != standing:
                 self._acquired = self._acquiring
             self._acquiring = ttl_ms, standing, keys, args[1:at], args[at + 1 :], head
@@ -311,18 +309,24 @@ class FamilySteps(NameSteps):
     ) -> Request[Released]:
         family = self.family
         step = family.release
-        packed = self._releasing
-        if packed and packed[0] == ttl_ms and packed[1] == ring and not leave:
-            _, _, keys, before, _, head = packed
-            release: Request[Released] = JoinableRelease(
-                step.script,
-                keys,
-                (token, *before),
-                step.reads,
-                token=token,
-                acquire=family.acquire.script,
-                both=cast("Script", family.hand_over),
-            )
+        packed = self._ringing if ring else self._releasing
+        if packed and packed[0] == ttl_ms and not leave:
+            _, both, keys, behind, head, heads = packed
+            args: tuple[Argument, ...] = (token, *behind)
+            release: Request[Released]
+            if both is None:
+                release = Request(step.script, keys, args, step.reads, lane=token)
+            else:
+                release = JoinableRelease(
+                    step.script,
+                    keys,
+                    args,
+                    step.reads,
+                    token=token,
+                    acquire=family.acquire.script,
+                    both=both,
+                    heads=heads,
+                )
             release.head = head
             return release
         last = step.bell_last
@@ -337,12 +341,17 @@ class FamilySteps(NameSteps):
         )
         keys = self._with_bell() if leave and last else self._keys
         both = family.hand_over
-        if leave or both is None or not self._joins or (ring and not family.hand_over_wakes):
+        if leave or not self._joins or (ring and not family.hand_over_wakes):
+            both = None
+        if not leave and not self._strict and len(args) < FEW and step.words[0] == "token":
+            again = packed is not None
+            packed = (ttl_ms, both, keys, args[1:], head_of(step.script, keys, args), {}) if again else ()
+            if ring:
+                self._ringing = packed
+            else:
+                self._releasing = packed
+        if both is None:
             return Request(step.script, keys, args, step.reads, lane=token)
-        if packed is None:
-            self._releasing = ()
-        elif not self._strict and len(args) < _FEW and step.words[0] == "token":
-            self._releasing = ttl_ms, ring, keys, args[1:], (), _head(step.script, keys, args)
         return JoinableRelease(
             step.script, keys, args, step.reads, token=token, acquire=family.acquire.script, both=both
         )
