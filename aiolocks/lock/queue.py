@@ -136,8 +136,8 @@ class Here:
         also: The other holders: steps and lease, by their tokens.
         first: The token of one that holds it, if any does; there are several where they do not exclude each
             other, or where the server has lost its data.
-        lease_ref: The lease of the first.
-        steps: Those of the first.
+        lease_ref: The lease of the first, or of the one that was the first.
+        steps: Those of the first, in the same way.
     """
 
     __slots__ = ("_exclusive", "also", "closed", "first", "lease_ref", "steps")
@@ -167,7 +167,7 @@ class Here:
     @property
     def lease(self) -> Possession | None:
         """That of the first; None: none holds it, or no code refers to the lease any more."""
-        return None if self.lease_ref is None else self.lease_ref()
+        return None if self.first is None or self.lease_ref is None else self.lease_ref()
 
     def _holders(self) -> Iterator[tuple[str, NameSteps]]:
         if self.first is not None and self.steps is not None:
@@ -199,7 +199,7 @@ class Here:
     def remove(self, token: str) -> bool:
         """Whether it did hold."""
         if self.first == token:
-            self.first = self.lease_ref = None
+            self.first = None
             if self.also:
                 self.first, (self.steps, self.lease_ref) = self.also.popitem()
             self.closed = self._exclusive and self.first is not None
@@ -280,6 +280,7 @@ class Gate:
         "_nesting",
         "_queue",
         "_resource",
+        "_sketchy",
         "_suspects",
         "_turns",
         "_unseated",
@@ -320,6 +321,7 @@ class Gate:
         self._bells: tuple[bytes, ...] | None = None  # made when they are first needed
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
+        self._sketchy = False  # and no more than that
         self.seated = False  # the last refusal of a waiter has hung it up
         # The bell, where the last acquire that none of this session was in the way of was refused.
         self.contended_bell = b""
@@ -363,11 +365,6 @@ class Gate:
                 standing |= BEHIND
                 standing ^= TOLD
         return standing
-
-    def answered(self, now: float) -> None:
-        """The server has answered a task of this session."""
-        self.answered_at = now
-        self.silent_since = None
 
     def refused_with(self, refusal: Refused, until: float | None) -> None:
         """A task of this session was refused: for all its waiters, that is the news."""
@@ -419,7 +416,8 @@ class Gate:
     @property
     def yielding_until(self) -> float:
         """When the waiter that was woken in another process has had its chance; 0 when there is none."""
-        return self._turns.yielding_until if self.policy.yields else 0.0
+        until = self._turns.yielding_until
+        return until if until and self.policy.yields else 0.0
 
     # -- an acquire that no other one has disturbed
 
@@ -472,7 +470,7 @@ class Gate:
         """It was granted, and nothing has come between: no turn is owed."""
         self.asking = self.refusal = None
         self.answered_at = now
-        if self.contended_bell:
+        if self.contended_bell and not others:  # with others, it is likely to be refused next time
             self.contended_bell = b""
         turns, here = self._turns, self.here
         turns.begin(others, now)
@@ -661,7 +659,7 @@ class Gate:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
         here = self.here
         if here.first == token and not here.also:  # as `Here.remove`
-            here.first = here.lease_ref = None
+            here.first = None
             here.closed = False
             if not self.stirred:
                 return
@@ -839,7 +837,7 @@ class Gate:
     def _listened_for(self) -> None:
         """A request for that is sent now."""
         self._armed = True
-        self._answered = False
+        self._answered = self._sketchy = False
 
     def listen(self, acquisition: Waiter) -> None:
         """The head was refused, and so its bell hangs: the session listens for it."""
@@ -850,6 +848,17 @@ class Gate:
             listener = acquisition.lease.listener()
             self.contended_bell = listener.bell if isinstance(listener, Listener) else b""
             self._engine.bells.listen_for(self, listener)
+
+    def listens_on(self, acquisition: Waiter) -> bool:
+        """The head has let another process go first: whether it is told if that one could not use its turn.
+
+        Its bell hangs and is heard: so it need not ask, but listen as after any refusal.
+        """
+        if not (self._sketchy and self._armed and self._engine.hears):
+            return False
+        self._sketchy = False
+        self._engine.bells.listen_for(self, acquisition.lease.listener())
+        return True
 
     def listens_along(self) -> None:
         """A request that reads the bell goes right behind one that asks."""
@@ -868,7 +877,7 @@ class Gate:
         self._listens_along = False
         if self._armed and not self._answered:
             if hangs:
-                self._answered = True
+                self._answered = self._sketchy = True
                 self._unseated = 0
             elif self._head is not None:
                 self._engine.bells.listen_for(self, self._head.lease.listener())
@@ -902,6 +911,7 @@ class Gate:
             self._missed(rung=answer == GONE and self.seated)
             return
         self._answered = True
+        self._sketchy = False
         self._unseated = 0
         if answer == BELL_RUNG:
             self.rung("poll")  # the news of it was lost, or is on its way; or no waiter may ask now

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
 from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore
+from . import process
 from .clock import NEVER, dependable, margin, milliseconds
 from .layout import laid_out
-from .process import current_pid
 
 if TYPE_CHECKING:
     from .events import Events
@@ -46,7 +46,7 @@ _PATIENCE: Final = 1.0
 
 @final
 @laid_out(
-    *("options", "grace", "ahead", "ttl", "span", "margin", "deadline", "renewal_due", "holder", "watchdog"),
+    *("options", "ahead", "ttl", "span", "margin", "deadline", "renewal_due", "holder", "watchdog"),
     *("entered", "renewal", "watched", "guarded", "_changed", "doubted", "_retries"),
 )
 class Watch:
@@ -102,7 +102,6 @@ class Watch:
 
     def __init__(self, options: Options, sent: float, ahead: float, *, hears: bool = False) -> None:
         self.options = options
-        self.grace = options.grace
         self.ahead = ahead
         self.ttl = self.span = ttl = options.ttl
         self.margin = options.margin
@@ -166,9 +165,14 @@ class Watch:
         return self.deadline if self.stopping else self.deadline - self.grace
 
     @property
+    def grace(self) -> float:
+        """Seconds before the end at which the body is to stop."""
+        return self.options.grace
+
+    @property
     def due(self) -> float:
         """When there is something to do next."""
-        end = self.deadline if self.stopping else self.deadline - self.grace
+        end = self.next_end
         return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
 
     def ttl_at(self, sent: float) -> float:
@@ -279,7 +283,7 @@ class Watch:
         moment = steady - self.ahead  # as `moment`
         if moment < now:  # noqa: PLR1730 - asked often, and `max` takes longer
             moment = now
-        end = self.deadline if self.stopping else self.deadline - self.grace
+        end = self.deadline if self.stopping else self.deadline - self.options.grace  # as `next_end`
         if moment >= end:
             if moment >= self.deadline:
                 possession.lose(possession.why_over())
@@ -600,7 +604,7 @@ class Watchdog:
         self._ahead = clocks.steady() - loop.time()  # when it was looked at last
         self._loop = loop
         self._events = events
-        self._pid = current_pid()
+        self._pid = process.pid
         self._resumption: Resumption | None = resumption  # None: told to call back
         self._moments: list[float] = []  # a heap of the keys of `_due`
         self._due: dict[float, list[Watch]] = {}
@@ -631,7 +635,7 @@ class Watchdog:
 
     def look_at_clocks(self) -> None:
         """Counts in the time for which the machine was suspended, of which the loop's timers know nothing."""
-        if self._pid != current_pid():
+        if self._pid != process.pid:
             return
         before, self._ahead = self._ahead, clocks.steady() - self._loop.time()
         if self._ahead - before > _LATE:
@@ -652,7 +656,7 @@ class Watchdog:
             watch.holder = weakref.ref(possession)
             watch.watchdog = self
             self.watches.add(watch)
-        due = watch.deadline if watch.stopping else watch.deadline - watch.grace  # as `due`
+        due = watch.deadline if watch.stopping else watch.deadline - watch.options.grace  # as `due`
         due = min(due, watch.renewal_due)
         if due < watch.entered:  # as `_enter`, for a call more would show in each acquire
             watch.entered = due
@@ -740,7 +744,7 @@ class Watchdog:
         """Tends all that are due, in one go: their requests leave in one write."""
         self._timer = None
         due, self._timer_at = self._timer_at, NEVER
-        if current_pid() != self._pid:
+        if process.pid != self._pid:
             return  # forked: the parent renews
         now, steady = self._loop.time(), clocks.steady()
         if now - due > _LATE:

@@ -429,9 +429,8 @@ class Tenure(Claim):
         assert self.state is TenureState.ASKING, self.state
         self.first = self.number = grant.fencing_token
         self._last = self.first + self.numbers - 1
-        sent, ahead = self.engine.timed(grant.sent, grant.sent_steady)
-        self.granted_at = sent
-        self.term = Watch(self._options, sent, ahead)
+        self.granted_at = sent = grant.sent
+        self.term = Watch(self._options, sent, grant.ahead)
         self.state = TenureState.USED
         if not self.engine.hears:
             self.keeps = False

@@ -93,8 +93,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter that asks where the last acquire was refused reads its bell right behind.",
         python(
             "lock.wakeups:Bells.ask_and_listen",
-            without="transport.send(listens.",
-            instead="(listens.",
+            without="transport.send(listens)",
+            instead="pass",
         ),
         ("lock", "fairlock", "semaphore"),
         covered_by="heartbeat",
@@ -106,6 +106,17 @@ OF_CLIENT: dict[str, Safeguard] = {
         faulty=True,
         sorts=("no scripts",),
         covered_by="heartbeat",
+    ),
+    "listening along: another's turn": Safeguard(
+        "A waiter that has let another process go first listens for whether that one could use its turn.",
+        python(
+            "lock.queue:Gate.listens_on",
+            without="self._engine.bells.listen_for(self, acquisition.lease.listener())",
+            instead="pass",
+        ),
+        ("lock", "reentrant"),
+        faulty=True,
+        unseen="the next sign of life finds it, sooner than a death is excused; a unit test looks at it",
     ),
     "listening along: on one connection": Safeguard(
         "Where a bell is heard on another connection, a waiter does not ask and listen in one write.",
@@ -250,7 +261,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A grant whose time was over before it came is not given out.",
         python(
             "lock.waiter:Acquiring._answered",
-            without="now - call.sent >= in_time or clocks.steady() - call.sent_steady >= in_time",
+            without="now - answer.sent >= options.dependable",
             instead="False",
         ),
         ALL,
