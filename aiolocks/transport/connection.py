@@ -299,7 +299,7 @@ class Multiplexed(asyncio.Protocol):
             return True
         if call.final and not (self._ready and call.script in self._told_of):
             # The process may end before the server could say that it does not know the script.
-            call.as_eval, call.plain = True, False
+            call.spell_out()
             if self._ready:
                 self._told_of.add(call.script)
         return False
@@ -499,7 +499,7 @@ class Multiplexed(asyncio.Protocol):
             if call.done:
                 continue
             if unknown:
-                call.as_eval, call.plain = True, False
+                call.spell_out()
             else:
                 call.alone = True
                 # The script may have been stopped after its first write.
@@ -510,7 +510,7 @@ class Multiplexed(asyncio.Protocol):
         if call.done:
             return
         if isinstance(error, UnknownScriptError) and not call.as_eval:
-            call.as_eval, call.plain = True, False
+            call.spell_out()
             call.written = False
             self._told_of.discard(call.script)
             self.send(call)

@@ -175,7 +175,9 @@ class Request(Generic[T]):
     mid_move = False  # it was refused because its slot moves, and is sent in the form for that
     on_late: Callable[[T], object] | None = None
     rare = 0  # of `IMPATIENT`, `UNDOES` and `FINAL`, those that it is: few are any
-    plain = True  # it is no more than a script by its digest: but `watched`, nothing makes it special
+    plain = True
+    """It is written as `EVALSHA`, its keys and its arguments. Whatever sets one of `bells`, `make`, `undoes`,
+    `as_eval`, `guarded`, `mid_move` and `elsewhere` clears that."""
     rider: Request[Any] | None = None  # the one that went in the same request, and has the next reply
     sent = 0.0  # loop time right before it was last written
     sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
@@ -204,6 +206,10 @@ class Request(Generic[T]):
         if bells:
             self.bells = bells
             self.plain = False
+
+    def spell_out(self) -> None:
+        """It goes with the text of its script from now on: the server may not know the digest."""
+        self.as_eval, self.plain = True, False
 
     @property
     def patient(self) -> bool:
@@ -280,8 +286,7 @@ class Request(Generic[T]):
         if not patient:
             self.rare |= IMPATIENT
         if as_eval:
-            self.as_eval = True
-            self.plain = False
+            self.spell_out()
         if make is not None:
             self.make = make
             self.plain = False
