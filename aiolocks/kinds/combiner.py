@@ -47,7 +47,7 @@ from ..lock.sources import Client, engine_of, source_of
 from ..transport.answers import Answer, Granted, Refused, Released, released, truth
 from ..transport.faults import goes_on
 from ..transport.keys import keys_of
-from ..transport.request import MOST_KNOWN, Argument, Request, Script
+from ..transport.request import IMPATIENT, MOST_KNOWN, Argument, Request, Script
 from ..transport.steps.checks import of_others, wrong_types
 from ..transport.steps.family import Family, Kind
 from ..transport.steps.listening import Listener
@@ -363,7 +363,7 @@ class CombinerSteps(LockSteps):
         args += brought.put
         answer = functools.partial(self._answer_to_brought, brought)
         request = Request(_ACQUIRE, self._bringing, tuple(args), answer, lane=token)
-        request.patient = False
+        request.rare |= IMPATIENT
         return request
 
     def take(self, token: str, after: int) -> Request[HandedOut | None]:

@@ -10,7 +10,7 @@ import logging
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Never, TypeVar, final
 
@@ -567,7 +567,7 @@ class Leadership(Acquirable[Term]):
             grace=0.0 if grace is None else grace,
         )
         if grace is None:
-            options = options.with_grace(min(_GRACE, options.first_ttl / _PART_OF_TTL))
+            options = replace(options, grace=min(_GRACE, options.first_ttl / _PART_OF_TTL))
         super().__init__(client, name, options)
         self._value = json_value(value)
         self._candidacy = Candidacy()

@@ -643,7 +643,7 @@ class Flight:
         """The function of that run waits for this call: what holds this one up holds up that one."""
         if caller._engine is not self._engine:
             return []
-        entered = self._engine.entered.by(caller._task)
+        entered = self._engine.entered.by(id(caller._task))
         runs = [run for run in entered if (found := run()) is not None and found.kind == "singleflight"]
         self._inside += runs
         for acquire in tuple(self._engine.waiting):
@@ -754,7 +754,8 @@ async def share(engine: Engine, call: Call, limit: float | None) -> Any:
         outcome = await flight.join(call.fn, limit)
         if outcome is not None and not isinstance(outcome.error, TakeOverError):
             if outcome.kept:
-                engine.events.hit(name, "fresh" if outcome.due is None else "due")
+                reason = "fresh" if outcome.due is None else "due"
+                engine.events.tell("on_hit", "singleflight", name, reason=reason)
             if outcome.due is not None and behind not in engine.in_progress and not engine.closing:
                 begin(behind, anew=outcome.due)
             return outcome.get()

@@ -84,10 +84,11 @@ class Wait:
         if self.timeout and isinstance(exc, BackendError) and too_soon(exc, self.timeout):
             unanswered, exc = exc, self.timed_out("Redis has not answered yet")
         if self._told:
-            events.waited(kind, self._name, self.waited, how_it_ended(exc))
+            events.tell("on_waited", kind, self._name, seconds=self.waited, reason=how_it_ended(exc))
         if isinstance(exc, LockTimeoutError):
             events.timed_out(kind, self._name, self.waited)
         if exc is not None:
-            events.not_acquired(kind, self._name, self.waited, how_it_ended(exc))
+            how = how_it_ended(exc)
+            events.tell("on_not_acquired", kind, self._name, seconds=self.waited, reason=how)
             if unanswered is not None:
                 raise exc from unanswered

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from contextvars import Context
 from dataclasses import dataclass, field
 from logging import DEBUG
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, final
 
 from ..errors import LockTimeoutError, SessionClosedError
 from . import together
@@ -113,6 +113,17 @@ class LockEvent:
     holders: tuple[HolderInfo, ...] = ()
 
 
+class _Fields(TypedDict, total=False):
+    """What few events have."""
+
+    fencing_token: int | None
+    seconds: float
+    reason: str
+    items: int
+    lease: weakref.ref[Any] | None
+    holders: tuple[HolderInfo, ...]
+
+
 @final
 class Events:
     """The one place through which everything passes that listeners, the log and the counters may tell.
@@ -136,13 +147,22 @@ class Events:
     not told.
     """
 
-    __slots__ = ("_hooks", "_told", "counters", "tells_waited", "wants_holders")
+    __slots__ = (
+        "_hooks",
+        "_on_acquired",
+        "_on_released",
+        "_told",
+        "counters",
+        "tells_waited",
+        "wants_holders",
+    )
 
     def __init__(self, listeners: Iterable[object]) -> None:
         self.counters: Final = Counters()
         self.wants_holders = False
         self._told: set[Hashable] = set()
         self._hooks: dict[str, list[Callable[[LockEvent], object]]] = {name: [] for name in HOOKS}
+        self._on_acquired, self._on_released = self._hooks["on_acquired"], self._hooks["on_released"]
         if not isinstance(listeners, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"listeners must be several, as in [listener], not {type(listeners).__name__}")
         for listener in listeners:
@@ -169,9 +189,12 @@ class Events:
             )
         self.wants_holders = self.wants_holders or bool(getattr(listener, "wants_holders", False))
 
-    def tell(self, hook: str, event: LockEvent) -> None:
-        """An event of a lock that is not of a session, to each listener that has the method."""
-        _tell(self._hooks[hook], event)
+    def tell(
+        self, hook: str, kind: str, name: str, *, context: Context | None = None, **fields: Unpack[_Fields]
+    ) -> None:
+        """Tells the listeners that have that method, and nothing else of the session: see `LockEvent`."""
+        if hooks := self._hooks[hook]:
+            within(context)(_tell, hooks, LockEvent(kind=kind, name=name, **fields))
 
     def waiting(
         self,
@@ -216,13 +239,6 @@ class Events:
             more=more,
         )
 
-    def waited(
-        self, kind: str, name: str, seconds: float, reason: str, *, context: Context | None = None
-    ) -> None:
-        if hooks := self._hooks["on_waited"]:
-            event = LockEvent(kind=kind, name=name, seconds=seconds, reason=reason)
-            within(context)(_tell, hooks, event)
-
     def stuck(self, kind: str, name: str, reason: str, *, context: Context | None = None) -> None:
         inside = within(context)
         inside(log.warning, "%s %r: a task waits for what no release can give it: %s", kind, name, reason)
@@ -253,23 +269,9 @@ class Events:
         self._told.add(what)
         return True
 
-    def hit(self, name: str, reason: str) -> None:
-        """A call of a single flight has got a value that was kept."""
-        if hooks := self._hooks["on_hit"]:
-            _tell(hooks, LockEvent(kind="singleflight", name=name, reason=reason))
-
     def timed_out(self, kind: str, name: str, seconds: float, *, context: Context | None = None) -> None:
         self.counters.timeouts += 1
-        if hooks := self._hooks["on_timeout"]:
-            within(context)(_tell, hooks, LockEvent(kind=kind, name=name, seconds=seconds))
-
-    def not_acquired(
-        self, kind: str, name: str, seconds: float, reason: str, holders: tuple[HolderInfo, ...] = ()
-    ) -> None:
-        """An acquire has ended without a lease, after so long."""
-        if hooks := self._hooks["on_not_acquired"]:
-            event = LockEvent(kind=kind, name=name, seconds=seconds, reason=reason, holders=holders)
-            _tell(hooks, event)
+        self.tell("on_timeout", kind, name, seconds=seconds, context=context)
 
     def admitted(self, kind: str, name: str, seconds: float) -> None:
         """By a rate limit, after so long."""
@@ -307,31 +309,13 @@ class Events:
         if hooks := self._hooks["on_dropped"]:
             _tell(hooks, LockEvent(kind=kind, name=name, items=items, reason=reason))
 
-    def ticked(self, fencing_token: int, kind: str, name: str, *, late: float, missed: int) -> None:
-        """A run of a schedule begins, so late; so many ticks before it were missed."""
-        if hooks := self._hooks["on_tick"]:
-            _tell(
-                hooks,
-                LockEvent(kind=kind, name=name, fencing_token=fencing_token, seconds=late, items=missed),
-            )
-
-    def ran(self, fencing_token: int | None, kind: str, name: str, outcome: str, *, seconds: float) -> None:
-        """A tick of a schedule has come to its end, also one that is found lost or is skipped."""
-        if hooks := self._hooks["on_ran"]:
-            _tell(
-                hooks,
-                LockEvent(kind=kind, name=name, fencing_token=fencing_token, seconds=seconds, reason=outcome),
-            )
-
     def acquired(self, lease: Possession, seconds: float, holders: tuple[HolderInfo, ...] = ()) -> None:
-        counters = self.counters
-        counters.acquisitions += 1
-        waits = counters.wait  # as `add`
+        waits = self.counters.wait  # as `add`
         waits.counts[bisect_left(BOUNDS, seconds)] += 1
         waits.total += seconds
         if log.isEnabledFor(DEBUG):
             log.debug("%s: acquired after %.3f s", _named(lease), seconds)
-        if hooks := self._hooks["on_acquired"]:
+        if hooks := self._on_acquired:
             _tell_holder(lease, hooks, _of(lease, seconds, cached=lease.cached, holders=holders))
 
     def taken(self, lease: Possession) -> None:
@@ -342,14 +326,13 @@ class Events:
         if hooks := self._hooks["on_acquired"]:
             _tell_holder(lease, hooks, _of(lease, 0.0, cached=True))
 
-    def renewed(self, leases: Iterable[Possession]) -> None:
+    def renewed(self, lease: Possession) -> None:
         hooks = self._hooks["on_renewed"]
         if hooks or log.isEnabledFor(DEBUG):
-            for lease in leases:
-                seconds = lease.remaining()
-                inside = within(lease.context)
-                inside(log.debug, "%s: renewed, %.3f s left", _named(lease), seconds)
-                inside(_tell, hooks, _of(lease, seconds))
+            seconds = lease.remaining()
+            inside = within(lease.context)
+            inside(log.debug, "%s: renewed, %.3f s left", _named(lease), seconds)
+            inside(_tell, hooks, _of(lease, seconds))
 
     def stolen(self, lease: Possession, seconds: float, before: str) -> None:
         """After `acquired`: by force, from the holder `before`, who had it for so long."""
@@ -437,10 +420,10 @@ class Events:
         holds = self.counters.hold  # as `add`
         holds.counts[bisect_left(BOUNDS, seconds)] += 1
         holds.total += seconds
-        if self._hooks["on_released"] or log.isEnabledFor(DEBUG):
+        if self._on_released or log.isEnabledFor(DEBUG):
             inside = within(lease.context)
             inside(log.debug, "%s: released after %.3f s", _named(lease), seconds)
-            inside(_tell, self._hooks["on_released"], _of(lease, seconds))
+            inside(_tell, self._on_released, _of(lease, seconds))
 
     def lost(self, lease: Possession, seconds: float, reason: str, *, more: bool, told: bool = True) -> None:
         """`told`: in a line of its own, or of several; else at `DEBUG` only."""
@@ -483,7 +466,7 @@ class Events:
             many="%d leases were released, and Redis did not confirm that; their ttl frees them%s: %s",
             why=why,
         )
-        if hooks := self._hooks["on_released"]:
+        if hooks := self._on_released:
             inside(_tell, hooks, _of(lease, seconds, "unconfirmed"))
 
     def detached(self, lease: Possession, seconds: float) -> None:

@@ -1,11 +1,13 @@
-"""A lease, from the first request for it to its end: its states, its body, and the ways to let go of it.
+"""A lease, from the first request for it to its end: its states, its body, and its release.
+
+Users see one of five states (`LeaseState`), of which three are final (`End`):
 
 ```
 HELD ⇄ UNKNOWN        a renewal went unanswered, and time is left / it was answered after all
 HELD, UNKNOWN → LOST, RELEASED, DETACHED
 ```
 
-The last three are final.
+What the session may send for a lease depends on its phase, for which `Possession` has the table.
 
 A lease may be relied on until its local deadline: the time right before the request that the server confirmed
 last, plus the ttl, less a drift of 1 % and 2 ms. When Redis is silent, this clock alone decides.
@@ -32,12 +34,13 @@ import contextvars
 import enum
 import json
 import sys
+from asyncio import current_task
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Self, TypeVar, cast, final
 from weakref import ref
 
 from .._tasks import empty_context
@@ -57,8 +60,9 @@ from ..transport import (
     ignore,
 )
 from ..transport.answers import FREED_ALONE
+from ..transport.request import FINAL
 from ..transport.steps.base import NameSteps
-from . import process
+from . import guard, process
 from .backoff import SILENT
 from .blocks import told_at_exit
 from .clock import READING, dependable, milliseconds
@@ -221,11 +225,11 @@ class Claim:
         """Takes back a grant at once: nothing was run under it."""
         return self.steps.release(self.token, self.ttl_ms, ring=ring, leave=leave)
 
-    def ending(self, *, ring: bool = True) -> Request[Released]:
-        """Lets go after something was run under it."""
+    def release_used(self, *, ring: bool = True) -> Request[Released]:
+        """As `release`, after something was run under it: the name stays taken for the rest of `at_least`."""
         if not self.at_least_ms:
             return self.steps.release(self.token, self.ttl_ms, ring=ring)
-        return self.steps.end(self.token, self.ttl_ms, self.at_least_ms, ring=ring)
+        return self.steps.release_at_least(self.token, self.ttl_ms, self.at_least_ms, ring=ring)
 
     def settle(self) -> Request[None] | None:
         """Before it is handed over: nothing may be created for its token any more. None if nothing can be."""
@@ -262,17 +266,27 @@ class LeaseState(enum.Enum):
     DETACHED = "detached"
 
 
+Ended = Literal[LeaseState.RELEASED, LeaseState.DETACHED, LeaseState.LOST]
+
+
 @final
 class End(NamedTuple):
-    """How a lease has ended.
+    """How a lease has ended: for good, and in one of three ways.
+
+    | state | what has ended it | function |
+    |---|---|---|
+    | `RELEASED` | the server has confirmed the release | `Possession._finish` |
+    | `RELEASED` | its holder let go, and its session keeps it for the next one | `Tenure.keep` |
+    | `DETACHED` | its holder has given it away: its ttl runs | `Possession.detach` |
+    | `LOST` | it cannot be relied on, or the server has not confirmed the release | `Possession.lose` |
 
     Attributes:
-        state: A final one.
+        state: Which of them.
         reason: As errors and the log tell it.
         stolen_by: The holder that has taken it by force.
     """
 
-    state: LeaseState
+    state: Ended
     reason: str
     stolen_by: HolderInfo | None = None
 
@@ -291,9 +305,6 @@ class BodyScope:
 
     Invariant: `task.cancel()` is called at most once, never after `leave`, and taken back exactly as often.
 
-    Args:
-        cancels: Whether a loss cancels the body (`on_lost="cancel"`).
-
     Attributes:
         ended: The exit is over, with its release.
         left: The body has ended.
@@ -308,19 +319,27 @@ class BodyScope:
     told = False
     task: Any = None
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, cancels: bool = True) -> None:
-        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        task = current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError(_NO_TASK)
-        self.loop = loop
+        self._loop = loop
         self.task = task
-        self._cancels = cancels
         self._at_entry = task.cancelling()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    @property
+    def _cancels(self) -> bool:
+        """Whether a loss cancels the body (`on_lost="cancel"`)."""
+        return True
 
     @property
     def entered_here(self) -> bool:
         """Whether this is the task that has entered."""
-        return asyncio.current_task(self.loop) is self.task
+        return current_task(self.loop) is self.task
 
     @property
     def cancellable(self) -> bool:
@@ -512,7 +531,6 @@ class Releasing:
     Args:
         until: Loop time at which the lease ends anyway.
         on_end: Called once, when it has ended, before the waiting tasks are told.
-        corked: Something follows that is to leave in the same write.
     """
 
     _call: Request[Released] | None = None
@@ -533,18 +551,18 @@ class Releasing:
         *,
         until: float,
         on_end: Callable[[Releasing], None] | None = None,
-        corked: bool = False,
     ) -> None:
         self.engine = engine
         self._on_end = on_end
-        self.send(command, until, corked=corked)
+        self.send(command, until, corked=False)
 
     def send(self, command: Request[Released], until: float, *, corked: bool, at_once: bool = False) -> None:
-        """It begins."""
+        """It begins. `corked`: something follows that is to leave in the same write."""
         engine = self.engine
         self._until = until
-        self._followed = corked
-        self._waiters = []
+        self._corked = corked
+        if self._waiters is None:
+            self._waiters = []
         # As `Request.ask`.
         command.on_reply = self._replied
         command.on_fault = self._failed
@@ -552,7 +570,7 @@ class Releasing:
         command.on_late = engine.wake_own
         self._call = command
         if at_once:
-            command.final = True
+            command.rare |= FINAL
         engine.send(command, at_once=at_once, corked=corked)
 
     def until_ended(self) -> asyncio.Future[None]:
@@ -579,7 +597,7 @@ class Releasing:
             self.rung = released.rung
             if released.thief:
                 self.thief = released.thief
-        if self._followed and call.as_eval:
+        if self._corked and call.as_eval:
             self.overtaken = True
         self._finish()
         if self.rung:
@@ -611,6 +629,16 @@ class Releasing:
                     waiter.set_result(None)
 
 
+@final
+class Phase(enum.Enum):
+    """Where a possession stands: see its table."""
+
+    ASKING = enum.auto()
+    HELD = enum.auto()
+    RELEASING = enum.auto()
+    ENDED = enum.auto()
+
+
 class Possession(BodyScope, Releasing, Claim):
     """One lease, from the first request for it to its end: also its body, and its release.
 
@@ -618,18 +646,30 @@ class Possession(BodyScope, Releasing, Claim):
     granted plainly: in time, written once, without bells or replicas. Anything else makes a `Waiter` of the
     acquire, in the same step: see `Gate.promote`.
 
+    | from | to | when | function |
+    |---|---|---|---|
+    | `ASKING`, as it is made | `HELD` | granted, and its task has its turn in time | `hold` |
+    | `HELD` | `RELEASING` | its holder lets go, or its session closes: the release is sent | `send_release` |
+    | `HELD` | `ENDED` | its session keeps it for the next holder | `Tenure.keep` |
+    | `HELD` | `ENDED` | its holder has given it away | `detach` |
+    | `HELD` | `ENDED` | it was lost, as its deadline, the server or the session says | `lose` |
+    | `RELEASING` | `ENDED` | the server has answered the release, or has not in time | `_finish` |
+    | `RELEASING` | `ENDED` | it was lost before the release was answered | `lose` |
+
+    An acquire that ends without a lease leaves it `ASKING`. `end` says how it has ended (see `End`).
+
     Invariants:
     - its first request has one reader, which is this object or, from the promotion on, its waiter;
-    - it ends once, and only through `_end`;
+    - it ends once, and only by the functions of the table;
     - it is extended by one task at a time: the answer to an older request does not count after that to a
-      newer one; and no answer counts once the lease was let go of;
+      newer one; and no answer counts once a release was sent;
     - the body is told to stop at most once, and, with a `grace`, never later than that before the deadline,
       unless the event loop did not run or the lease was lost at once;
-    - it has a watch from the grant until it ends or a release is sent, and is renewed only by that;
+    - it has a watch while it is `HELD`, and is renewed only by that;
     - one release is sent, and none for a lease that has ended before; nothing of the lease is sent after it;
     - while the server has not confirmed a release for which no exit waits, the session knows of it
       (`Engine.unconfirmed`);
-    - a lease that was lost is taken back, at most once: the server may still have it, or have it again;
+    - a lease that was lost is given back, at most once: the server may still have it, or have it again;
     - the context of its acquire is kept until its end was told, and no longer.
 
     Args:
@@ -643,15 +683,15 @@ class Possession(BodyScope, Releasing, Claim):
             told in it. None once there is nothing more to tell.
         claim: What the server knows it by: itself, but for a lease that its session keeps between uses.
         done: Resolved once, when the acquire has ended.
-        end: How it has ended.
-        inside: The leases that the waiting task has entered.
+        end: How it has ended; None: it has not.
+        given_back: Its release was sent after it was lost.
         request: Its first one, until that is answered.
         seizes: It is taken from its holder by force.
         started: Loop time at which the acquire began.
         stop_reason: Why the body was told to stop before the end.
         term: Its times, from the grant on.
         waiter: Of an acquire that took more than one plain request, until the acquire has ended.
-        watch: The same object as `term`, until the lease ends or is let go of; else None.
+        watch: The same object as `term` while it is `HELD`; else None.
     """
 
     # Most leases never change these values: so the class has them, and not each lease.
@@ -664,12 +704,12 @@ class Possession(BodyScope, Releasing, Claim):
     _label = ""  # once it is not that of its lock any more
     _lost: asyncio.Event | None = None
     _over: asyncio.Event | None = None
-    _letting_go = False  # from the first try to let go of it on
-    _taken_back = False
+    _releasing = False  # its release was sent
     acquirer: ref[asyncio.Task[Any]] | None = None
     answer: Granted | None = None
     done: Any = None  # a future, from the first step of the acquire on
     end: End | None = None
+    given_back = False
     holders = ()  # as of `Acquiring`
     request: Request[Answer] | None = None
     seizes = False
@@ -677,12 +717,12 @@ class Possession(BodyScope, Releasing, Claim):
     stop_reason = ""
     waiter: Acquiring | None = None
     watch: Watch | None = None
+    _asker: int  # the id of the waiting task
     _standing: int
     _timeout: float | None
     answered_at: float
     fencing_token: int
     granted_at: float
-    inside: Inside[Possession]
     started: float
     term: Watch
 
@@ -702,6 +742,14 @@ class Possession(BodyScope, Releasing, Claim):
     @property
     def claim(self) -> Claim:
         return self
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.engine.loop
+
+    @property
+    def _cancels(self) -> bool:
+        return self.target.options.on_lost == "cancel"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -751,7 +799,7 @@ class Possession(BodyScope, Releasing, Claim):
         target, engine = self.target, self.engine
         gate, options, loop = target.gate, target.options, engine.loop
         self._timeout = blocking_timeout
-        self.inside = engine.entered.by(asyncio.current_task(loop))
+        self._asker = id(current_task(loop))
         self.started = started = engine.now()
         standing = gate.first_standing
         if gate.stirred and gate.next_in_turn():
@@ -792,12 +840,12 @@ class Possession(BodyScope, Releasing, Claim):
         self.waiter = waiter = kind(self, blocking_timeout)
         waiter.start()  # which a listener may end
 
-    def promoted(self) -> tuple[Request[Answer], int, float | None]:
-        """Its waiter goes on: with the request, how that stands to other waiters, and the patience."""
+    def promoted(self) -> tuple[Request[Answer], int, float | None, Inside[Possession]]:
+        """Its waiter goes on: with the request, its standing, the patience, and what the task has entered."""
         request, self.request = self.request, None
         assert request is not None, "its request was answered"
         del self.engine.waiting[self]
-        return request, self._standing, self._timeout
+        return request, self._standing, self._timeout, self.engine.entered.by(self._asker)
 
     def another_comes(self) -> None:
         """The gate: another task comes, or has got in."""
@@ -818,19 +866,22 @@ class Possession(BodyScope, Releasing, Claim):
     def undo(self) -> None:
         """Its grant is not used: its task was cancelled, the session closed, or too little time was left."""
         self.engine.undo(self, self.target.options.first_ttl)
-        self.target.gate.holder_vanished(self.token)
+        self.target.gate.holder_dropped(self.token)
 
     def _answered(self, answer: Answer) -> None:
         request, target, engine = self.request, self.target, self.engine
         assert request is not None
-        now, steady, in_time = engine.now(), clocks.steady(), target.options.dependable
+        options, sent = target.options, request.sent
+        steady, now = clocks.steady(), engine.now()  # so a pause between both is no suspension
+        ahead = steady - now
+        if ahead - (request.sent_steady - sent) > READING:
+            sent, ahead = engine.timed(sent, request.sent_steady)
         if (
             type(answer) is not Granted
             or answer.rung
             or request.unconfirmed
-            or target.options.replicas
-            or now - request.sent >= in_time
-            or steady - request.sent_steady >= in_time
+            or options.replicas
+            or now - sent >= options.dependable
         ):
             target.gate.promote(self)  # in doubt, the waiter decides: it is what the request calls back now
             request.on_reply(answer)
@@ -839,8 +890,8 @@ class Possession(BodyScope, Releasing, Claim):
         request.on_reply = request.on_fault = ignore  # a round of a quorum knows it for longer
         self.answer = answer
         self.answered_at = now
-        answer.sent = request.sent
-        answer.sent_steady = request.sent_steady
+        answer.sent = sent
+        answer.ahead = ahead
         del engine.waiting[self]
         target.gate.first_ask_granted(self, answer.others, now)
         if not self.done.done():
@@ -854,16 +905,13 @@ class Possession(BodyScope, Releasing, Claim):
 
     def hold(self, grant: Granted) -> bool:
         """Its task has it now. False: too little time is left, as of a lease that was handed on."""
-        engine, sent = self.engine, grant.sent
-        ahead = clocks.steady() - engine.now()
-        if ahead - (grant.sent_steady - sent) > READING:  # as `Engine.timed`
-            sent, ahead = engine.timed(sent, grant.sent_steady)
+        assert not hasattr(self, "term"), "what was held is not granted again"
+        engine, options = self.engine, self.target.options
         self.fencing_token = grant.fencing_token
-        self.granted_at = sent
-        options = self.target.options
+        self.granted_at = sent = grant.sent
         if not options.confirm:
             self.confirms = False
-        self.term = Watch(options, sent, ahead, hears=engine.hears)
+        self.term = Watch(options, sent, grant.ahead, hears=engine.hears)
         engine.watchdog.watch(self)
         return True
 
@@ -874,6 +922,14 @@ class Possession(BodyScope, Releasing, Claim):
         """Nothing was granted for it, or that is undone."""
 
     # -- what may be said of it
+
+    @property
+    def phase(self) -> Phase:
+        if self.end is not None:
+            return Phase.ENDED
+        if self.watch is not None:
+            return Phase.HELD
+        return Phase.RELEASING if self._releasing else Phase.ASKING
 
     @property
     def scope(self) -> BodyScope | None:
@@ -944,6 +1000,7 @@ class Possession(BodyScope, Releasing, Claim):
     def ensure_held(self) -> None:
         """Raises `LockLostError` unless it may be relied on now."""
         if self.remaining() <= 0.0:
+            assert self.phase is not Phase.ASKING, "no lease is made before the grant"
             # Not lost, but used in a fork, or after its holder has let go of it.
             lost = self.state is LeaseState.LOST
             raise self.loss(self._why_not_held(), lost=lost)
@@ -970,19 +1027,10 @@ class Possession(BodyScope, Releasing, Claim):
         assert self.watch is not None, "what is held is watched"
         return self.watch
 
-    def not_owned(self) -> LockNotOwnedError:
-        """The error for a lease that has ended, and cannot be let go of."""
-        assert self.end is not None, "it can be let go of"
-        return LockNotOwnedError(self.label, self.name, self.end.reason, stolen_by=self.end.stolen_by)
-
-    def ensure_this_process(self) -> None:
-        """Raises in a fork of the holder."""
-        if self.engine.pid != current_pid():
-            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
-
     def ensure_here(self) -> None:
         """Raises unless this is the process and the event loop of the holder."""
-        self.ensure_this_process()
+        if self.engine.pid != current_pid():  # a fork of the holder
+            raise LockNotOwnedError(self.label, self.name, self._why_not_held())
         if asyncio.get_running_loop() is not self.engine.loop:
             raise RuntimeError(
                 f"this lease of {self.label} {self.name!r} belongs to another event loop: use it there, or "
@@ -1074,7 +1122,7 @@ class Possession(BodyScope, Releasing, Claim):
         engine.watchdog.watch(self)
         if engine.ward is not None:
             engine.ward.again(watch)
-        renewal = watch.renewal_now(self, hears=engine.hears)
+        renewal = watch.renewal_now(self, now, hears=engine.hears)
         call = await self._ask_for(renewal, until=until, make=watch.remade(self))
         if call is not None and self.watch is not None:
             watch.confirmed(self, call)
@@ -1113,31 +1161,25 @@ class Possession(BodyScope, Releasing, Claim):
             self.taken_away(held)
         return None
 
-    # -- letting go
-
-    async def let_go(self) -> LockError | None:
-        """Releases, and says what stood in the way. Goes on by itself after a caller that is cancelled."""
-        ended = self.begin_release()
-        if ended is not None:
-            try:
-                await ended
-            except asyncio.CancelledError as cancelled:
-                await hold_up(self.until_ended, cancelled)
-        return self.how_released()
+    # -- its release
 
     def begin_release(self) -> asyncio.Future[None] | None:
         """A future for the end of the release, which the first call begins; None: the lease has ended."""
         if self.end is None:
-            if not self._letting_go:
-                watch = self.term  # below as `Watch.moment`
-                if clocks.steady() - watch.ahead >= watch.deadline or self.engine.now() >= watch.deadline:
-                    self.lose(self.why_over())
-                    self._take_back()
-                    return None
-                self.send_release()
-            return self.until_ended()
+            watch = self.watch
+            if watch is None:
+                return self.until_ended()
+            engine = self.engine  # below as `Watch.moment`
+            if clocks.steady() - watch.ahead >= watch.deadline or engine.now() >= watch.deadline:
+                self.lose(self.why_over())
+                self._give_back()
+                return None
+            ended: asyncio.Future[None] = engine.loop.create_future()
+            self._waiters = [ended]
+            self.send_release()
+            return ended
         if self.lost:
-            self._take_back()
+            self._give_back()
         return None
 
     def how_released(self) -> LockError | None:
@@ -1149,28 +1191,33 @@ class Possession(BodyScope, Releasing, Claim):
                 if told not in getattr(error, "__notes__", ()):  # it may be asked again
                     note(error, told)
             return error
-        return None if self.end is None or self.end is RELEASED else self.not_owned()  # None: it goes on
+        if self.end is None or self.end is RELEASED:  # None: it goes on
+            return None
+        return LockNotOwnedError(self.label, self.name, self.end.reason, stolen_by=self.end.stolen_by)
 
     def send_release(self) -> None:
-        """Begins to let go of it: it has not ended, and no task has begun that."""
-        # The order matters: no renewal may be sent after the release, and the try of the next waiter of this
-        # session must be sent right after it.
-        watch, self.watch = self.watch, None
-        if watch is not None:
-            watch.end()
-        gate, token = self.target.gate, self.token
+        """Sends its release."""
+        # 1. No renewal may be sent after the release.
+        watch = self.watch
+        self.watch = None
+        assert watch is not None, "only what is held is released"
+        watch.end()
+        # 2. Where a waiter of this session asks right behind it, it need not wake one of another process.
+        gate = self.target.gate
+        token = self.token
         awaited = gate.stirred and gate.awaited
         ring = not awaited or gate.holder_releasing(token)
-        self._letting_go = True
+        self._releasing = True
+        # 3. `holds_no_more` makes that waiter ask, in the same write.
         if self.confirms:
-            self.send(self.ending(ring=ring), self.term.deadline, corked=awaited)
-            gate.holder_gone(token)
+            self.send(self.release_used(ring=ring), self.term.deadline, corked=awaited)
+            gate.holds_no_more(token)
             return
-        # No task waits for the answer. So the release is written in this very step, and not with the try of
-        # the next waiter of this session: the process may end after it.
+        # 4. Where no exit waits for the answer, the release is written in this very step, and not with the
+        # request of the next waiter: the process may end after it.
         self.engine.unconfirmed[self] = None
-        self.send(self.ending(ring=ring), self.term.deadline, corked=False, at_once=True)
-        gate.holder_gone(token)
+        self.send(self.release_used(ring=ring), self.term.deadline, corked=False, at_once=True)
+        gate.holds_no_more(token)
         if not awaited:
             gate.not_waited_for()
 
@@ -1183,16 +1230,16 @@ class Possession(BodyScope, Releasing, Claim):
                 engine.unconfirmed.pop(self, None)
             if self.end is not None:
                 pass  # lost while the release was under way
-            elif self.fault is not None:
-                why = "its release was not confirmed in time; the ttl frees it"
-                self.lose(why, unconfirmed=self.fault.error)
-                self._take_back()
             elif self.thief and self.lost_to(self.thief):
                 pass
             elif self.freed:
                 self._end(RELEASED)
                 engine.events.released(self, engine.now() - self.granted_at)
                 self.context = None
+            elif self.fault is not None:
+                why = "its release was not confirmed in time; the ttl frees it"
+                self.lose(why, unconfirmed=self.fault.error)
+                self._give_back()
             else:
                 self.lose("the server no longer had it as the holder when it was released")
             if self.rung or self.overtaken or gate.stirred:
@@ -1205,17 +1252,17 @@ class Possession(BodyScope, Releasing, Claim):
     def give_back(self, reason: str) -> None:
         """Synchronous: no task gets it, or has it any more, and so none lets go of it."""
         if self.end is None:
-            self._take_back()
+            self._give_back()
             self.lose(reason)
 
-    def _take_back(self) -> None:
+    def _give_back(self) -> None:
         """The server may still have a lease that was lost by the local clock, or with the session.
 
         Or may have again: a server that hangs may execute the last renewal when it goes on.
         """
-        if not self._taken_back:
-            self._taken_back = True
-            self.engine.take_back(self.ending(), LONGEST_DELAY, told=self.engine.wake_own)
+        if not self.given_back:
+            self.given_back = True
+            self.engine.take_back(self.release_used(), LONGEST_DELAY, told=self.engine.wake_own)
 
     # -- the session closes
 
@@ -1238,14 +1285,9 @@ class Possession(BodyScope, Releasing, Claim):
 
     def release_ended(self) -> asyncio.Future[None] | None:
         """A future for the end of the release that was sent; None if it has ended."""
-        return self.until_ended() if self._letting_go and self.end is None else None
+        return self.until_ended() if self._releasing and self.end is None else None
 
-    @property
-    def given_back(self) -> bool:
-        """Whether its holder has let go of it after it was lost."""
-        return self._taken_back
-
-    # -- the end
+    # -- its end
 
     def taken_away(self, answer: Kept) -> None:
         """The server does not have it as the holder."""
@@ -1277,6 +1319,7 @@ class Possession(BodyScope, Releasing, Claim):
         """
         if self.end is not None:
             return
+        assert hasattr(self, "term"), "only what was held is lost"
         self._end(End(LeaseState.LOST, reason, thief))
         if self._lost is not None:
             self._lost.set()
@@ -1306,20 +1349,16 @@ class Possession(BodyScope, Releasing, Claim):
         self.end = end
         if self._over is not None:
             self._over.set()
-        if self.watch is not None:
-            self.leave_watch()
-        if not self._letting_go:  # else its gate is told as the release is sent
-            self.target.gate.holder_gone(self.token)
-
-    def leave_watch(self) -> None:
-        """Nothing more is sent for the lease, nor heard of it."""
-        watch, self.watch = self.watch, None
-        if watch is not None:
+        if not self._releasing:  # else both were done as the release was sent
+            watch, self.watch = self.watch, None
+            assert watch is not None, "what is held has a watch"
             watch.end()
+            self.target.gate.holds_no_more(self.token)
 
     def __repr__(self) -> str:
-        state = "ASKING" if self.watch is None and self.end is None else self.state.name
-        return f"<Possession of {self.target} {'RELEASING' if self._letting_go and not self.end else state}>"
+        phase = self.phase
+        told = phase if phase in (Phase.ASKING, Phase.RELEASING) else self.state
+        return f"<Possession of {self.target} {told.name}>"
 
 
 class Lease(AsyncOnly):
@@ -1336,12 +1375,15 @@ class Lease(AsyncOnly):
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
 
-    __slots__ = ("__weakref__", "_engine", "_metadata", "_possession")
+    __slots__ = ("__weakref__", "_metadata", "_possession")
 
     def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
-        self._engine = binding.engine
         self._metadata = binding.metadata
         self._possession = possession
+
+    @property
+    def _engine(self) -> Engine:
+        return self._possession.engine
 
     @property
     def _bears(self) -> bool:
@@ -1483,8 +1525,15 @@ class Lease(AsyncOnly):
             LockNotOwnedError: The lease was lost, or `detach` has given it away.
             BackendError: The release was not confirmed before the lease's deadline. The ttl frees the name.
         """
-        self._possession.ensure_here()
-        error = await self._possession.let_go()
+        possession = self._possession
+        possession.ensure_here()
+        ended = possession.begin_release()
+        if ended is not None:
+            try:
+                await ended
+            except asyncio.CancelledError as cancelled:  # after that, it goes on by itself
+                await hold_up(possession.until_ended, cancelled)
+        error = possession.how_released()
         if error is not None:
             try:
                 raise error
@@ -1546,21 +1595,21 @@ class Lease(AsyncOnly):
             or engine.pid != process.pid
         ):
             watch = possession.entrance()
-        loop = engine.loop
-        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
+        task = current_task(engine.loop)  # below as `BodyScope.__init__`
         if task is None:
             raise RuntimeError(_NO_TASK)
-        possession.loop = loop
         possession.task = task
-        possession._cancels = cancels = possession.target.options.on_lost == "cancel"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `BodyScope.__init__`
-        possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
+        possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if watch.stopping:
             possession.cancel(possession.stop_reason)
         engine.entered.add(task, ref(possession))
         around = INSIDE.get()
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
-        if cancels and not watch.guarded and engine.ward is not None:
-            engine.ward.enter(watch)
+        ward = possession.target.ward
+        if ward is not None and not watch.guarded:
+            watch.guarded = True  # as `Ward.enter`, which looks closer
+            if watch.deadline - guard.the_thread.looks_at < watch.span / 2:
+                ward.enter(watch)
         return task
 
     async def __aexit__(  # noqa: C901, PLR0912 - one coroutine: a second one for the release would show
@@ -1574,6 +1623,7 @@ class Lease(AsyncOnly):
             label, name = possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
             return
+        # 1. The body has ended: by our own cancellation alone, or by other causes.
         error: LockError | None = None
         cancelled_by_us = False
         if possession.told:
@@ -1584,20 +1634,21 @@ class Lease(AsyncOnly):
         if innermost is not None and innermost[0]() is self:
             INSIDE.set(innermost[1])
         engine.entered.remove(task, possession)
+        # 2. Its release, for which an exit with `confirm=False` does not wait.
         try:
             if possession.end is not DETACHED:
-                if engine.pid != process.pid or asyncio.current_task(engine.loop) is not task:
+                if engine.pid != process.pid or current_task(engine.loop) is not task:
                     possession.ensure_here()
                 ended = possession.begin_release()
                 if ended is not None and (possession.confirms or possession.end is not None):
-                    if isinstance(exc, asyncio.CancelledError):
+                    if exc is not None and isinstance(exc, asyncio.CancelledError):
                         await wait_shielded(possession.until_ended, cancelled_by=exc)
                     else:
                         try:
                             await ended
                         except asyncio.CancelledError as cancelled:
                             await hold_up(possession.until_ended, cancelled)
-                if possession.end is not RELEASED or possession.fault is not None:
+                if possession.end is not RELEASED:
                     error = possession.how_released()
         except LockNotOwnedError as not_here:  # a fork of the holder
             error = not_here
@@ -1606,6 +1657,7 @@ class Lease(AsyncOnly):
                 error = possession.loss(possession.why_ended())
         finally:
             possession.ended = True
+        # 3. What the exit raises, or notes on the exception of the body.
         if error is not None or possession.told:
             # A raised error knows this frame: so this frame must not know the error.
             try:
@@ -1659,6 +1711,7 @@ class Binding(Generic[LeaseT]):
         gate: The queue of the tasks of the session that want the same thing.
         label: Its kind, as messages call it.
         user_json: The metadata of the session and of the lock, as JSON.
+        ward: Guards the bodies that are to be cancelled when their lease is lost; None where none is.
     """
 
     __slots__ = (
@@ -1672,6 +1725,7 @@ class Binding(Generic[LeaseT]):
         "options",
         "resource",
         "user_json",
+        "ward",
     )
 
     def __init__(
@@ -1695,6 +1749,7 @@ class Binding(Generic[LeaseT]):
         self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
         self.user_json = engine.settings.user_json(self.metadata)
         self.beside = beside
+        self.ward = engine.ward if options.on_lost == "cancel" else None
 
     @property
     def kind(self) -> str:
@@ -1733,17 +1788,26 @@ class Binding(Generic[LeaseT]):
         if blocking_timeout == 0:
             once = True
         try:
+            # 1. The lease asks by itself where no task of this session waits for it or excludes it. Else a
+            # waiter asks when its turn comes, or an attempt does at once.
             gate = self.gate
-            idle = gate.asking is None and not gate.here.closed and (not gate.stirred or gate.settled)
-            if idle and not once:  # as `Gate.idle`
+            if (
+                not once
+                and gate.asking is None  # below as `Gate.idle`
+                and not gate.here.closed
+                and (not gate.stirred or gate.settled)
+            ):
                 lease.ask(blocking_timeout)
             else:
                 lease.wait(Attempt if once else Waiter, blocking_timeout)
             await lease.done
         except BaseException:
-            if lease.done is not None:
+            # 2. Cancelled, or a listener has raised: what was sent is undone, and the next waiter goes on.
+            if lease.done is not None:  # else nothing was sent
                 self._left(lease)
             raise
+        # 3. It has ended: with a plain grant (`answer`), or as its waiter says, by a grant, an error, or
+        # neither, which is a refusal.
         grant, asked = lease.answer, lease.waiter
         if asked is not None:
             lease.waiter = None  # which refers to the lease
@@ -1757,6 +1821,7 @@ class Binding(Generic[LeaseT]):
             grant = asked.grant
         assert grant is not None, "an acquire ends with a grant, an error, or refused"
         lease.answer = None
+        # 4. Granted, but its session closes, or too little time is left of what was handed on.
         if self.engine.closing:
             lease.undo()
             self._tell_not_had(asked or lease, "closed")
@@ -1764,6 +1829,7 @@ class Binding(Generic[LeaseT]):
         if not lease.hold(grant):
             lease.undo()
             return cast("LeaseT", AGAIN)
+        # 5. It is held.
         if asked is None:
             self.engine.events.acquired(lease, lease.answered_at - lease.started)
         else:
@@ -1804,7 +1870,10 @@ class Binding(Generic[LeaseT]):
     def _tell_not_had(self, acquisition: Acquiring | Possession, how: str) -> None:
         """In the task that has asked, however its acquire has ended without a lease."""
         waited = self.engine.now() - acquisition.started
-        self.engine.events.not_acquired(self.kind, self.name, waited, how, acquisition.holders)
+        holders = acquisition.holders
+        self.engine.events.tell(
+            "on_not_acquired", self.kind, self.name, seconds=waited, reason=how, holders=holders
+        )
 
     async def _answer_of_owner(self, lease: Possession) -> Acquiring:
         """A single try was refused for a lease that its session may keep without using it.
@@ -1879,7 +1948,7 @@ class Binding(Generic[LeaseT]):
                 self.label, self.name, "it was adopted before, released, or its ttl has passed"
             )
         grant = Granted(fencing_token, 0)
-        grant.sent, grant.sent_steady = call.sent, call.sent_steady
+        grant.sent, grant.ahead = engine.timed(call.sent, call.sent_steady)
         lease = Possession(self, new)
         lease.at_least_ms = at_least_ms
         lease.ttl_ms = ttl_ms

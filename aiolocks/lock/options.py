@@ -7,7 +7,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, ParamSpec, TypedDict, TypeVar, cast, final
 
@@ -229,10 +229,6 @@ class Options:
                 raise ValueError(
                     f"cache= and {other} do not go together: a lease that is kept has several holders"
                 )
-
-    def with_grace(self, grace: float) -> Options:
-        """The same with another `grace`."""
-        return replace(self, grace=grace)
 
     @staticmethod
     def checked(

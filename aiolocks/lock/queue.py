@@ -60,51 +60,43 @@ class Turns:
     `longest_sleep` is that of a waiter that does not hear; None where bells are heard.
     """
 
-    __slots__ = ("_giving", "_run", "_since", "others", "owed", "yielding_until")
+    __slots__ = ("giving", "others", "owed", "run", "since", "yielding_until")
 
     def __init__(self) -> None:
-        self._giving = False  # the release under way gives another process its turn
+        self.giving = False  # the release under way gives another process its turn
         self.others = 0  # waiters in the queue on the server, as of the last grant to this session
-        self._run = 0
-        self._since = 0.0
+        self.run = 0  # the hand-overs in a row
+        self.since = 0.0  # when the first of the run was granted
         self.yielding_until = 0.0  # when the woken waiter of another process has had its chance; 0: none
         self.owed = False  # a holder let go without waking another process: that is still to be done
 
     def granted(self, others: int, now: float) -> None:
         if self.owed:
-            self._run += 1
+            self.run += 1
         else:
-            self._run = 0
-            self._since = now
-        self.owed = self._giving = False
+            self.run = 0
+            self.since = now
+        self.owed = self.giving = False
         self.yielding_until = 0.0  # the waiter that was woken has had its chance
-        self.others = others
-
-    def begin(self, others: int, now: float) -> None:
-        """As `granted`, where nothing is owed."""
-        self._giving = False
-        self._run = 0
-        self._since = now
-        self.yielding_until = 0.0
         self.others = others
 
     def others_ask(self) -> None:
         """Another session asks for what this session holds: the other session's turn is next."""
-        self._run = _RUN
+        self.run = _RUN
         self.others = max(1, self.others)
 
     def over(self, now: float, longest_sleep: float | None) -> bool:
         """Whether it is another process's turn, although a task of this session waits."""
         if longest_sleep is not None:
-            over = now - self._since >= _DEAF_RUN * longest_sleep
+            over = now - self.since >= _DEAF_RUN * longest_sleep
         else:
-            over = self._run >= _RUN or now - self._since >= _RUN_SECONDS
-        self._giving = over and self.others > 0
-        return self._giving
+            over = self.run >= _RUN or now - self.since >= _RUN_SECONDS
+        self.giving = over and self.others > 0
+        return self.giving
 
     def rang(self, now: float, longest_sleep: float | None) -> float:
         """Another process was woken: for how many seconds it goes first."""
-        giving, self._giving = self._giving, False
+        giving, self.giving = self.giving, False
         seconds = _YIELDING
         if longest_sleep is not None:
             seconds = longest_sleep if giving else 0.0  # too long to lie idle for each single hand-over
@@ -132,8 +124,8 @@ class Here:
         also: The other holders: steps and lease, by their tokens.
         first: The token of one that holds it, if any does; there are several where they do not exclude each
             other, or where the server has lost its data.
-        lease_ref: The lease of the first.
-        steps: Those of the first.
+        lease_ref: The lease of the first, or of the one that was the first.
+        steps: Those of the first, in the same way.
     """
 
     __slots__ = ("_exclusive", "also", "closed", "first", "lease_ref", "steps")
@@ -163,7 +155,7 @@ class Here:
     @property
     def lease(self) -> Possession | None:
         """That of the first; None: none holds it, or no code refers to the lease any more."""
-        return None if self.lease_ref is None else self.lease_ref()
+        return None if self.first is None or self.lease_ref is None else self.lease_ref()
 
     def _holders(self) -> Iterator[tuple[str, NameSteps]]:
         if self.first is not None and self.steps is not None:
@@ -195,7 +187,7 @@ class Here:
     def remove(self, token: str) -> bool:
         """Whether it did hold."""
         if self.first == token:
-            self.first = self.lease_ref = None
+            self.first = None
             if self.also:
                 self.first, (self.steps, self.lease_ref) = self.also.popitem()
             self.closed = self._exclusive and self.first is not None
@@ -276,6 +268,7 @@ class Gate:
         "_nesting",
         "_queue",
         "_resource",
+        "_sketchy",
         "_suspects",
         "_turns",
         "_unseated",
@@ -316,6 +309,7 @@ class Gate:
         self._bells: tuple[bytes, ...] | None = None  # made when they are first needed
         self._armed = False
         self._answered = False  # since it was armed, the server has said that the bell hangs
+        self._sketchy = False  # and no more than that
         self.seated = False  # the last refusal of a waiter has hung it up
         # The bell, where the last acquire that none of this session was in the way of was refused.
         self.contended_bell = b""
@@ -358,11 +352,6 @@ class Gate:
                 standing |= BEHIND
                 standing ^= TOLD
         return standing
-
-    def answered(self, now: float) -> None:
-        """The server has answered a task of this session."""
-        self.answered_at = now
-        self.silent_since = None
 
     def refused_with(self, refusal: Refused, until: float | None) -> None:
         """A task of this session was refused: for all its waiters, that is the news."""
@@ -414,7 +403,8 @@ class Gate:
     @property
     def yielding_until(self) -> float:
         """When the waiter that was woken in another process has had its chance; 0 when there is none."""
-        return self._turns.yielding_until if self.policy.yields else 0.0
+        until = self._turns.yielding_until
+        return until if until and self.policy.yields else 0.0
 
     # -- an acquire that no other one has disturbed
 
@@ -467,10 +457,14 @@ class Gate:
         """It was granted, and nothing has come between: no turn is owed."""
         self.asking = self.refusal = None
         self.answered_at = now
-        if self.contended_bell:
+        if self.contended_bell and not others:  # with others, it is likely to be refused next time
             self.contended_bell = b""
         turns, here = self._turns, self.here
-        turns.begin(others, now)
+        turns.giving = False  # as `Turns.granted`
+        turns.run = 0
+        turns.since = now
+        turns.yielding_until = 0.0
+        turns.others = others
         if here.first is None:  # as `Here.add`
             here.first = lease.token
             here.steps = lease.steps
@@ -603,7 +597,7 @@ class Gate:
     def holder_releasing(self, token: str) -> bool:
         """Called if `awaited`: whether the release of this holder must wake a waiter of another process.
 
-        If not, then `holder_gone` follows, which makes the head try right behind it.
+        If not, then `holds_no_more` follows, which makes the head try right behind it.
         """
         if not self.policy.quiet or token not in self.here:
             return True
@@ -638,17 +632,17 @@ class Gate:
         self._turns.others_ask()
         self._in_turn = self.stirred = True
 
-    def holder_vanished(self, token: str) -> None:
+    def holder_dropped(self, token: str) -> None:
         """A grant is given back, or its lease was collected."""
         if self.kept is not None and self.kept.token == token:
             self.kept.over()
-        self.holder_gone(token)
+        self.holds_no_more(token)
 
-    def holder_gone(self, token: str) -> None:
+    def holds_no_more(self, token: str) -> None:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
         here = self.here
         if here.first == token and not here.also:  # as `Here.remove`
-            here.first = here.lease_ref = None
+            here.first = None
             here.closed = False
             if not self.stirred:
                 return
@@ -697,10 +691,11 @@ class Gate:
             self.silent_since = None
             self.refusal = None
             return
-        takes_over = self._head is None and self._queue and not self.here.closed  # the next one asks at once
+        if self._head is None and self._queue and not self.here.closed:
+            return  # the next one asks at once
         # Of the queued, one may have asked for a seat; there may be very many.
         unsure = self._asking() if self.silent_since is None else self._waiters()
-        if not takes_over and not any(waiter.unanswered for waiter in unsure):
+        if not any(waiter.unanswered for waiter in unsure):
             self.silent_since = None
             self.refusal = None
 
@@ -826,7 +821,7 @@ class Gate:
     def _listened_for(self) -> None:
         """A request for that is sent now."""
         self._armed = True
-        self._answered = False
+        self._answered = self._sketchy = False
 
     def listen(self, acquisition: Waiter) -> None:
         """The head was refused, and so its bell hangs: the session listens for it."""
@@ -837,6 +832,17 @@ class Gate:
             listener = acquisition.lease.listener()
             self.contended_bell = listener.bell if isinstance(listener, Listener) else b""
             self._engine.bells.listen_for(self, listener)
+
+    def listens_on(self, acquisition: Waiter) -> bool:
+        """The head has let another process go first: whether it is told if that one could not use its turn.
+
+        Its bell hangs and is heard: so it need not ask, but listen as after any refusal.
+        """
+        if not (self._sketchy and self._armed and self._engine.hears):
+            return False
+        self._sketchy = False
+        self._engine.bells.listen_for(self, acquisition.lease.listener())
+        return True
 
     def listens_along(self) -> None:
         """A request that reads the bell goes right behind one that asks."""
@@ -855,7 +861,7 @@ class Gate:
         self._listens_along = False
         if self._armed and not self._answered:
             if hangs:
-                self._answered = True
+                self._answered = self._sketchy = True
                 self._unseated = 0
             elif self._head is not None:
                 self._engine.bells.listen_for(self, self._head.lease.listener())
@@ -889,6 +895,7 @@ class Gate:
             self._missed(rung=answer == GONE and self.seated)
             return
         self._answered = True
+        self._sketchy = False
         self._unseated = 0
         if answer == BELL_RUNG:
             self.rung("poll")  # the news of it was lost, or is on its way; or no waiter may ask now

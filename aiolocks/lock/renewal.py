@@ -12,79 +12,19 @@ import functools
 import heapq
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
-from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore, several
+from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore
+from . import process
 from .clock import NEVER, dependable, margin, milliseconds
-from .process import current_pid
 
 if TYPE_CHECKING:
-    from ..transport import Script
-    from .engine import Engine
     from .events import Events
     from .lease import Possession
     from .options import Options
     from .resumption import Resumption
-
-
-@final
-class Renewal:
-    """One such request on its way. `Convoy` is the same for several leases.
-
-    Invariant: once it was answered, or its lease has left, it does not refer to its call: leases must be
-    freed without the garbage collector.
-
-    Args:
-        renews: Whether an answer moves the end of the lease; if not, it only says that it is held.
-    """
-
-    __slots__ = ("_call", "_possession", "_renews", "_watch")
-
-    def __init__(self, possession: Possession, watch: Watch, command: Request[Any], *, renews: bool) -> None:
-        self._possession = possession
-        self._watch = watch
-        self._renews = renews
-        make = watch.remade(possession) if renews else None
-        until = possession.term.deadline
-        self._call: Request[Any] | None = command.ask(self._answered, self._failed, until=until, make=make)
-
-    def send(self) -> None:
-        """Called when its watch knows of it: the answer may arrive at once."""
-        assert self._call is not None, "a renewal is sent once"
-        self._possession.engine.send(self._call)
-
-    def left(self) -> None:
-        """Its lease does not wait for the answer any more."""
-        self._possession.engine.forget(self._end())
-
-    def unanswered(self) -> list[Possession]:
-        """The lease, if it still waits for the answer."""
-        return [] if self._call is None else [self._possession]
-
-    def _end(self) -> Request[Any]:
-        call, self._call = self._call, None
-        assert call is not None, "a renewal ends once"
-        return call
-
-    def _answered(self, held: Any) -> None:
-        call, possession, watch = self._end(), self._possession, self._watch
-        watch.renewal = None
-        if not held:
-            possession.taken_away(held)
-        elif self._renews:
-            watch.confirmed(possession, call)
-            possession.engine.events.renewed((possession,))
-        else:
-            watch.owned(possession, call)
-
-    def _failed(self, fault: Fault) -> None:
-        self._end()
-        if self._renews:
-            self._watch.not_renewed(self._possession, fault)
-        else:
-            self._watch.not_told(self._possession, fault)
 
 
 _RENEWALS_PER_TTL: Final = 3
@@ -113,7 +53,8 @@ class Watch:
 
     Invariants:
     - `deadline` is never later than the end of the lease on the server, if both clocks run alike;
-    - at most one request is under way, alone or in a convoy, and none once the watch has ended;
+    - at most one request is under way, and none once the watch has ended; once that was answered or does not
+      count any more, the watch does not refer to it: leases are freed without the garbage collector;
     - the watch is armed for `watched`, or was since its last request was answered.
 
     Args:
@@ -125,6 +66,7 @@ class Watch:
     Attributes:
         deadline: Loop time until which its holder may rely on it.
         doubted: Its last renewal has had no answer yet, or an error for an answer.
+        entered: When the watchdog tends it; infinity: it has no entry there, or none that counts.
         guarded: The guard looks after it, from the first body on.
         holder: The possession; None before the first one, between two of a tenure, and after the end.
         margin: Seconds before the end at which the event loop must have run.
@@ -133,7 +75,6 @@ class Watch:
         span: Seconds that were asked for last.
         stopping: The body was told to stop.
         ttl: Seconds that each renewal asks for.
-        turn: The entry of the watchdog's heap that counts; 0: none does.
         watched: Its keys, once the server was asked to tell of them.
     """
 
@@ -145,10 +86,10 @@ class Watch:
     at_limit = False  # the server's ttl reaches to the end of max_hold
     doubted = False
     guarded = False
+    entered = NEVER
     holder: weakref.ref[Possession] | None = None
-    renewal: Renewal | Convoy | None = None
+    renewal: Request[Any] | None = None
     stopping = False
-    turn = 0
     watched: tuple[bytes, ...] = ()
     deadline: float
     renewal_due: float
@@ -156,7 +97,6 @@ class Watch:
 
     def __init__(self, options: Options, sent: float, ahead: float, *, hears: bool = False) -> None:
         self.options = options
-        self.grace = options.grace
         self.ahead = ahead
         self.ttl = self.span = ttl = options.ttl
         self.margin = options.margin
@@ -220,9 +160,14 @@ class Watch:
         return self.deadline if self.stopping else self.deadline - self.grace
 
     @property
+    def grace(self) -> float:
+        """Seconds before the end at which the body is to stop."""
+        return self.options.grace
+
+    @property
     def due(self) -> float:
         """When there is something to do next."""
-        end = self.deadline if self.stopping else self.deadline - self.grace
+        end = self.next_end
         return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
 
     def ttl_at(self, sent: float) -> float:
@@ -230,12 +175,6 @@ class Watch:
         if self._end == NEVER:
             return self.ttl
         return max(0.001, min(self.ttl, self._end - sent))
-
-    def asks(self, now: float) -> float:
-        """The ttl that a request of that time asks for."""
-        self.span = ttl = self.ttl_at(now)
-        self.margin = margin(ttl)
-        return ttl
 
     def next_look(self, asked: float) -> float:
         """When to look again at a renewal that was sent then, unless it is answered before."""
@@ -252,27 +191,16 @@ class Watch:
             self.doubted = False
             self._retries = 0
         self.ahead = ahead
-        end = sent + dependable(self.span)
-        if self._end == NEVER:
-            self.deadline = end
-        else:
-            self.deadline = min(end, self._end)
-            self.at_limit = sent + self.span >= self._end - 0.001
-        if self.at_limit or not self.options.auto_renew:
+        options, span = self.options, self.span
+        self.deadline = sent + (options.dependable if span == options.ttl else dependable(span))
+        if self._end < NEVER:
+            self.deadline = min(self.deadline, self._end)
+            self.at_limit = sent + span >= self._end - 0.001
+        if self.at_limit or not options.auto_renew:
             self.renewal_due = NEVER
         else:
             grid = self.ttl / _GRID
             self.renewal_due = (sent + self.ttl / _RENEWALS_PER_TTL) // grid * grid
-
-    def holds_as(self, other: Watch) -> None:
-        """As `holds_from`, at the moment of the other one, of the same ttl; neither has a `max_hold`."""
-        self.doubted = False
-        self.ahead = other.ahead
-        self._retries = 0
-        self.deadline = other.deadline
-        self.renewal_due = other.renewal_due
-        self.span = other.span
-        self.margin = other.margin
 
     def try_again_soon(self, now: float) -> None:
         """A renewal failed: soon again, at first."""
@@ -330,44 +258,46 @@ class Watch:
         watchdog = self.watchdog
         if self.watched:
             watchdog.tracked.disarm(self, self.watched)
+        if self.renewal is not None:
+            self.drop_renewal()
         self.holder = None
-        self.turn = 0  # as `Watchdog.forget`
+        self.entered = NEVER  # as `Watchdog.forget`
         watchdog.watches.discard(self)
         if not watchdog.watches:
             watchdog.sweep()
-        if self.renewal is not None:
-            self.drop_renewal()
 
-    def tend(self, possession: Possession, now: float, steady: float) -> float:
-        """Does what is due, and says when to look again.
-
-        Infinity: never, or when the convoy that it is renewed with is looked at.
+    def tend(self, possession: Possession, now: float, steady: float, *, hears: bool) -> float:
+        """Does what is due, and says when to look again; infinity: never.
 
         Args:
             possession: Its own.
             now: The time of the loop's clock.
             steady: The time of the clock that goes on while the machine is suspended.
+            hears: As for `renewal_now`.
         """
-        moment = self.moment(now, steady)
-        if moment >= self.deadline:
-            possession.lose(possession.why_over())
-            return NEVER
-        if moment >= self.next_end:
+        moment = steady - self.ahead  # as `moment`
+        if moment < now:  # noqa: PLR1730 - asked often, and `max` takes longer
+            moment = now
+        end = self.deadline if self.stopping else self.deadline - self.grace
+        if moment >= end:
+            if moment >= self.deadline:
+                possession.lose(possession.why_over())
+                return NEVER
             possession.begin_grace(self.deadline - moment)
+            if self.holder is None:
+                return NEVER  # a handler of the log has let go of it
+            end = self.deadline
         if self.renewal is not None:
             if self.renews:
                 possession.doubt("its renewal was not answered yet")
-            return self.next_end
+            return end
         if now < self.renewal_due:
             return self.due
-        convoys = self.watchdog.convoys
-        if not self.renews:  # it ends by itself, and may be lost before that
-            self.ask_at(NEVER)
-            self._ask_owned(possession, hears=convoys.hears)
-        elif not (self._changed or self.limited) and convoys.take(possession):
-            return NEVER
-        else:
-            self.renew_alone(possession, self.renewal_now(possession, hears=convoys.hears))
+        if self.options.auto_renew and not self.at_limit:  # as `renews`
+            self._renew(possession, now, hears=hears)
+        else:  # it ends by itself, and may be lost before that
+            self.renewal_due = NEVER
+            self._ask_owned(possession, hears=hears)
         return self.next_look(now)
 
     def count_suspension(self, possession: Possession) -> None:
@@ -382,33 +312,36 @@ class Watch:
 
     # -- asking
 
-    def renewal_now(self, possession: Possession, *, hears: bool) -> Request[Kept]:
+    def renewal_now(self, possession: Possession, now: float, *, hears: bool) -> Request[Kept]:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
-        ttl = self.asks(possession.engine.now())
-        return possession.renew(milliseconds(ttl), watch=self._listens(hears=hears), changed=self._changed)
+        if self._end < NEVER:
+            self.span = self.ttl_at(now)
+            self.margin = margin(self.span)
+        changed = self._changed
+        # Not after a request that a change has caused: where the server remembers few keys, one would cause
+        # the next.
+        watch = not changed and (hears or self.watched != ())
+        return possession.renew(milliseconds(self.span), watch=watch, changed=changed)
 
     def remade(self, possession: Possession) -> Callable[[], Request[Kept]] | None:
         """Makes it when it is written: its ttl must not reach past `max_hold`, however long it has waited."""
-        return functools.partial(self._renewal_then, possession) if self.limited else None
+        return functools.partial(self._renewal_then, possession) if self._end < NEVER else None
 
     def _renewal_then(self, possession: Possession) -> Request[Kept]:
-        return self.renewal_now(possession, hears=possession.engine.hears)
+        engine = possession.engine
+        return self.renewal_now(possession, engine.now(), hears=engine.hears)
 
-    def _listens(self, *, hears: bool) -> bool:
-        """Whether the server, where it tells of changes, is to do so after the next request.
-
-        Not after one that a change has caused: where the server remembers few keys, one would cause the next.
-        """
-        return not self._changed and (hears or bool(self.watched))
-
-    def renew_alone(self, possession: Possession, renewal: Request[Kept]) -> Renewal:
-        """Sends this renewal by itself."""
-        return self._send(Renewal(possession, self, renewal, renews=True))
-
-    def _send(self, renewal: Renewal) -> Renewal:
+    def _renew(self, possession: Possession, now: float, *, hears: bool) -> None:
+        renewal = self.renewal_now(possession, now, hears=hears)
+        if self._end < NEVER:
+            renewal.make = self.remade(possession)
+            renewal.plain = False
+        # As `Request.ask`. Set before it is sent: the answer may arrive at once.
+        renewal.on_reply = self._renewed
+        renewal.on_fault = self._not_renewed
+        renewal.until = self.deadline
         self.renewal = renewal
-        renewal.send()
-        return renewal
+        possession.engine.send(renewal)
 
     def told(self, *, changed: bool) -> None:
         """One of its keys has changed, or the connection has ended on which that would be told."""
@@ -420,7 +353,8 @@ class Watch:
         """As `ask`, ahead of all that is sent after it. It arms the watch again."""
         self.drop_renewal()
         self._changed = False
-        self.renew_alone(possession, self.renewal_now(possession, hears=possession.engine.hears))
+        engine = possession.engine
+        self._renew(possession, engine.now(), hears=engine.hears)
 
     def ask(self, possession: Possession, *, changed: bool) -> None:
         """Asks whether it is still held: its key may have been `changed`, or the connection has ended."""
@@ -437,279 +371,74 @@ class Watch:
         self._ask_owned(possession, hears=True)
 
     def _ask_owned(self, possession: Possession, *, hears: bool) -> None:
-        owned = possession.owned(watch=self._listens(hears=hears))
-        self._send(Renewal(possession, self, owned, renews=False))
+        owned = possession.owned(watch=(hears or bool(self.watched)) and not self._changed)
+        self.renewal = owned.ask(self._is_owned, self._not_told, until=self.deadline)
+        possession.engine.send(owned)
 
     def drop_renewal(self) -> None:
-        """The answer to the request under way does not count any more."""
+        """The answer to the request under way does not count any more. Called by who has the possession."""
         renewal, self.renewal = self.renewal, None
-        if renewal is not None:
-            renewal.left()
+        if renewal is not None and (possession := self()) is not None:
+            possession.engine.forget(renewal)
 
-    # -- answers
+    # -- answers: to the request under way alone, as a request that was dropped tells of nothing
 
-    def confirmed(self, possession: Possession, call: Request[Any]) -> None:
+    def _renewed(self, held: Kept) -> None:
+        renewal, self.renewal = self.renewal, None
+        possession = None if self.holder is None else self.holder()
+        if possession is None:
+            return
+        if not held:
+            possession.taken_away(held)
+            return
+        assert renewal is not None
+        self.confirmed(possession, renewal)
+        possession.engine.events.renewed(possession)
+
+    def _is_owned(self, held: Kept) -> None:
+        renewal, self.renewal = self.renewal, None
+        possession = self()
+        if possession is None:
+            return
+        if not held:
+            possession.taken_away(held)
+            return
+        assert renewal is not None
+        self._owned(possession, renewal)
+
+    def confirmed(self, possession: Possession, renewal: Request[Any]) -> None:
         """The server has it, by the renewal that was made last."""
-        sent, ahead = possession.engine.timed(call.sent, call.sent_steady)
+        sent, ahead = possession.engine.timed(renewal.sent, renewal.sent_steady)
         self.holds_from(sent, ahead)
-        self.owned(possession, call)
+        self._owned(possession, renewal)
 
-    def owned(self, possession: Possession, call: Request[Any]) -> None:
-        """The server has it, as it has answered."""
-        engine = possession.engine
-        self.arm(call.watched if engine.hears else ())
-        self.watchdog.watch(possession)
-
-    def arm(self, keys: tuple[bytes, ...]) -> None:
-        """The server tells of changes of these from now on."""
+    def _owned(self, possession: Possession, asked: Request[Any]) -> None:
+        """The server has it, as it has answered, and tells of changes from now on, if it was asked to."""
         self._changed = False
-        if keys:
+        keys = asked.watched
+        if keys and possession.engine.hears:
             self.watched = keys
             self.watchdog.tracked.arm(self, keys)
+        self.watchdog.watch(possession)
 
-    def not_renewed(self, possession: Possession, fault: Fault) -> None:
+    def _not_renewed(self, fault: Fault) -> None:
         """An error is not a loss: until the deadline it tries again, soon at first."""
-        if not fault.foreign:
+        possession = self()
+        if possession is not None and not fault.foreign:
             possession.doubt(str(fault.error))
             self.try_again_soon(possession.engine.now())
-        self.not_told(possession, fault)
+        self._not_told(fault)
 
-    def not_told(self, possession: Possession, fault: Fault) -> None:
+    def _not_told(self, fault: Fault) -> None:
         """The answer was an error; only a key that another program has overwritten is a loss."""
         self.renewal = None
+        possession = self()
+        if possession is None:
+            return
         if fault.foreign:
             possession.lose(str(fault.error))
         else:
             self.watchdog.watch(possession)
-
-
-_MOST: Final = 10
-"""Leases in one request. Up to Redis 7.0, a server that tracks a script remembers all its keys at each read
-in it: with ten leases, a renewal takes as long there as in a request of its own, and with two hundred ten
-times as long. With the longest names it is still no long request, which would go on another connection."""
-
-
-@final
-class Company(list["Watch"]):
-    """Leases that one request has renewed: it does so again when they are due, if they are still the same.
-
-    Attributes:
-        renewal: That request.
-        hears: Whether the server told of changes when the request was made.
-    """
-
-    __slots__ = ("hears", "renewal")
-
-    renewal: Request[list[Any]]
-    hears: bool
-
-
-@final
-class Convoys:
-    """Gathers the renewals of one turn of the watchdog, and sends the renewals of one ttl together.
-
-    Only where one request may be for several names.
-
-    The timer of the watchdog keeps this object, and must not keep a session that no task uses any more.
-
-    Attributes:
-        companies: The companies that are due in this turn, by their first member.
-        hears: Whether the server tells of changes: as of `begin`, for it is asked for each renewal.
-    """
-
-    __slots__ = ("_engine", "_gathered", "_possible", "companies", "hears")
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = weakref.ref(engine)
-        self._gathered: dict[tuple[Script, float], list[Possession]] = {}
-        self._possible = False
-        self.companies: dict[Watch, Company] = {}
-        self.hears = False
-
-    def begin(self) -> None:
-        """A turn of the watchdog begins."""
-        engine = self._engine()
-        self._possible = engine is not None and not engine.by_slot
-        self.hears = engine is not None and engine.hears
-
-    def take(self, possession: Possession) -> bool:
-        """Whether the lease is renewed with other leases, when `send` is called."""
-        script = possession.steps.renewed_by
-        if script is None or not self._possible:
-            return False
-        alike = (script, possession.term.ttl)
-        gathered = self._gathered.get(alike)
-        if gathered is None:
-            self._gathered[alike] = [possession]
-        else:
-            gathered.append(possession)
-        return True
-
-    def send(self) -> list[Convoy | Renewal]:
-        """Sends all of them, also one that has no company."""
-        engine = self._engine()
-        convoys: list[Convoy | Renewal] = []
-        if engine is not None:
-            for gathered in self._gathered.values():
-                convoys += self._send(engine, gathered)
-        self._gathered.clear()
-        self.companies.clear()
-        return convoys
-
-    def _send(self, engine: Engine, gathered: list[Possession]) -> list[Convoy | Renewal]:
-        watches = [possession.watch for possession in gathered]
-        convoys: list[Convoy | Renewal] = []
-        still: list[Watch] = []
-        members: list[Possession] = []
-        renewals: list[Request[Kept]] = []
-        at = 0
-        while at < len(watches):
-            if (company := self._again(watches, at)) is not None:
-                together = gathered[at : at + len(company)]
-                convoys.append(Convoy(engine, company, together, [], hears=self.hears, again=company.renewal))
-                at += len(company)
-                continue
-            watch, possession = watches[at], gathered[at]
-            at += 1
-            if watch is None:
-                continue  # a hook has let go of it in this turn
-            renewal = watch.renewal_now(possession, hears=self.hears)
-            still.append(watch)
-            members.append(possession)
-            renewals.append(renewal)
-            if len(members) == _MOST:
-                convoys.append(self._together(engine, still, members, renewals))
-                still, members, renewals = [], [], []
-        if members:
-            convoys.append(self._together(engine, still, members, renewals))
-        return convoys
-
-    def _again(self, watches: list[Watch | None], at: int) -> Company | None:
-        """The company of the watch there, if its request can be sent again, and has no room for more."""
-        watch = watches[at]
-        company = None if watch is None else self.companies.get(watch)
-        if company is None or company.hears is not self.hears:
-            return None
-        full = len(company) in (_MOST, len(watches))
-        return company if full and company == watches[at : at + len(company)] else None
-
-    def _together(
-        self, engine: Engine, watches: list[Watch], members: list[Possession], renewals: list[Request[Kept]]
-    ) -> Convoy | Renewal:
-        if len(watches) == 1:
-            return watches[0].renew_alone(members[0], renewals[0])
-        return Convoy(engine, watches, members, renewals, hears=self.hears)
-
-
-@final
-class Convoy:
-    """Leases that are renewed by one request.
-
-    Invariants:
-    - each lease is renewed, kept or lost as if its renewal had been sent alone: what the server refuses for
-      one lease is no answer to the other leases, and what it refuses for all is asked again for each alone;
-    - a lease that has left, as it was let go, is not told of the answer, nor renewed if the request is
-      written again.
-
-    Args:
-        watches: Of each.
-        renewals: The renewal of each; none with `again`.
-        hears: Whether the server tells of changes.
-        again: The request that has renewed just these leases before.
-    """
-
-    __slots__ = ("_call", "_engine", "_hears", "_members", "_number", "_renewals", "_together", "_watches")
-
-    def __init__(
-        self,
-        engine: Engine,
-        watches: list[Watch],
-        members: list[Possession],
-        renewals: list[Request[Kept]],
-        *,
-        hears: bool,
-        again: Request[list[Any]] | None = None,
-    ) -> None:
-        self._engine = engine
-        self._watches = watches
-        self._members = members
-        self._number = len(members)  # that have not left
-        self._renewals = renewals
-        self._hears = hears
-        for watch in watches:
-            watch.renewal = self
-        self._together: Request[list[Any]] = several(renewals) if again is None else again
-        until = max([possession.term.deadline for possession in members])
-        self._call: Request[Any] = self._together.again().ask(
-            self._answered, self._failed, until=until, make=self._as_of_now
-        )
-        engine.send(self._call)
-
-    def left(self) -> None:
-        """One of them does not wait for the answer any more."""
-        self._number -= 1
-        if not self._number:
-            self._engine.forget(self._call)
-            self._end()
-
-    def _end(self) -> None:
-        # Nothing may refer back to this object: leases must be freed without the garbage collector.
-        self._call.on_reply = self._call.on_fault = ignore
-        self._call.make = None
-
-    def unanswered(self) -> list[Possession]:
-        """The leases that still wait for the answer."""
-        return [] if self._call.done else [possession for _, possession in self._waiting()]
-
-    def _waiting(self) -> Iterator[tuple[Watch, Possession]]:
-        for watch, possession in zip(self._watches, self._members, strict=True):
-            if watch.renewal is self:
-                yield watch, possession
-
-    def _as_of_now(self) -> Request[list[Any]]:
-        if self._number != len(self._members):
-            left: list[tuple[Watch, Possession]] = list(self._waiting())
-            self._watches = [watch for watch, _ in left]
-            self._members = [possession for _, possession in left]
-            self._renewals = [watch.renewal_now(possession, hears=self._hears) for watch, possession in left]
-            self._together = several(self._renewals)
-        return self._together
-
-    def _answered(self, replies: list[Any]) -> None:
-        engine, call = self._engine, self._call
-        self._end()
-        sent, ahead = engine.timed(call.sent, call.sent_steady)
-        hears = engine.hears
-        renewed: list[Possession] = []
-        for number, (watch, possession) in enumerate(zip(self._watches, self._members, strict=True)):
-            if watch.renewal is not self:
-                continue
-            reply = replies[number]
-            if isinstance(reply, Exception):
-                watch.ask(possession, changed=True)
-                continue
-            watch.renewal = None
-            if not reply:
-                possession.taken_away(reply)
-                continue
-            if renewed:
-                watch.holds_as(renewed[0].term)
-            else:
-                watch.holds_from(sent, ahead)
-            watched = self._renewals[number].watched if self._renewals else watch.watched
-            watch.arm(watched if hears else ())
-            renewed.append(possession)
-        again = 1 < len(renewed) == len(self._members) and hears is self._hears
-        engine.watchdog.watch_all(renewed, again=self._together if again else None, hears=hears)
-        engine.events.renewed(renewed)
-
-    def _failed(self, fault: Fault) -> None:
-        self._end()
-        for watch, possession in self._waiting():
-            if fault.transient:
-                watch.not_renewed(possession, fault)
-            else:
-                watch.ask(possession, changed=True)
 
 
 _APART: Final = 0.1
@@ -832,25 +561,30 @@ class Tracked:
 
 
 _AT_ONCE: Final = 200
+"""Watches that are tended in one run: what is allocated for all at once would set off the garbage collector,
+and that costs as much as the renewals themselves."""
 _LOOK_BACK: Final = 0.03
 """Seconds in which most renewals are answered, which then says when the next is due. Only what has not been
-by then needs to be looked at sooner: an entry for each would make the heap, and the work, twice as large."""
+by then needs to be looked at sooner."""
 _BREATH: Final = 0.001
 """Seconds between two runs: 200 000 leases a second can be renewed."""
 _LATE: Final = 0.05
 """Seconds by which a busy event loop may run a timer too late; after more it counts as stalled."""
 _SLACK: Final = 64
-"""Stale entries that the heap may hold beside as many as it has live ones."""
+"""Stale entries that there may be beside as many as there are live ones."""
 
 
 @final
 class Watchdog:
     """Calls `Watch.tend` when it is due.
 
+    Many leases are due at one moment, as renewals fall on a grid: so the heap has moments, and each moment a
+    list of watches.
+
     Invariants:
-    - a watch with a possession has exactly one entry in the heap that counts, or has been tended a moment ago
-      and will have one; all other entries are stale;
-    - a watch between two possessions keeps its entry until that is due, and then has none (`turn` is 0);
+    - a watch with a possession has exactly one entry that counts (`Watch.entered`), not later than it is due,
+      or has been tended a moment ago and will have one; all other entries are stale;
+    - a watch between two possessions keeps its entry until that is due, and then has none;
     - a forgotten possession is never tended again, whatever entries it has left.
 
     Attributes:
@@ -858,7 +592,6 @@ class Watchdog:
         watches: The possessions that are looked after.
     """
 
-    convoys: Convoys
     idle: Sized = ()
     tracked: Tracked
 
@@ -866,12 +599,12 @@ class Watchdog:
         self._ahead = clocks.steady() - loop.time()  # when it was looked at last
         self._loop = loop
         self._events = events
-        self._pid = current_pid()
+        self._pid = process.pid
         self._resumption: Resumption | None = resumption  # None: told to call back
-        self._heap: list[tuple[float, int, Watch | list[Watch]]] = []
-        self._entered = 0  # how often watches stand in it
+        self._moments: list[float] = []  # a heap of the keys of `_due`
+        self._due: dict[float, list[Watch]] = {}
+        self._room = _SLACK  # so many more entries, and then the stale ones are dropped
         self.watches: set[Watch] = set()
-        self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._look_back_at = NEVER  # the next time that `_look_back` is due
@@ -897,7 +630,7 @@ class Watchdog:
 
     def look_at_clocks(self) -> None:
         """Counts in the time for which the machine was suspended, of which the loop's timers know nothing."""
-        if self._pid != current_pid():
+        if self._pid != process.pid:
             return
         before, self._ahead = self._ahead, clocks.steady() - self._loop.time()
         if self._ahead - before > _LATE:
@@ -905,12 +638,10 @@ class Watchdog:
                 if possession.watch is not None:
                     possession.watch.count_suspension(possession)
 
-    def _ran(self, due: float) -> None:
-        """A timer that was due then runs now."""
-        now = self._loop.time()
-        if now - due > _LATE:
-            began, ended = self._stall
-            self._stall = (min(began, due) if ended >= due else due, now)
+    def _ran(self, due: float, now: float) -> None:
+        """A timer that was due then runs now: the loop did not, in between."""
+        began, ended = self._stall
+        self._stall = (min(began, due) if ended >= due else due, now)
 
     def watch(self, possession: Possession) -> Watch:
         """Looks after it from now on, or looks again at when it is due."""
@@ -920,28 +651,37 @@ class Watchdog:
             watch.holder = weakref.ref(possession)
             watch.watchdog = self
             self.watches.add(watch)
-        self._turn = watch.turn = turn = self._turn + 1
-        due = watch.deadline if watch.stopping else watch.deadline - watch.grace  # as `due`, and `_enter`
-        due = min(watch.renewal_due, due)
-        heapq.heappush(self._heap, (due, turn, watch))
-        self._entered += 1
-        if due < self._timer_at:
-            self._wake_by(due)
-        if self._entered > 2 * len(self.watches) + _SLACK:
-            self._drop_stale()
+        due = watch.deadline  # as `due`
+        if not watch.stopping:
+            due -= watch.options.grace
+        if watch.renewal_due < due:  # noqa: PLR1730 - for each lease, and `min` takes longer
+            due = watch.renewal_due
+        if due < watch.entered:  # as `_enter`, for a call more would show in each acquire
+            watch.entered = due
+            if (watches := self._due.get(due)) is not None:
+                watches.append(watch)
+            else:
+                self._due[due] = [watch]
+                heapq.heappush(self._moments, due)
+                if due < self._timer_at:
+                    self._wake_by(due)
+            self._room -= 1
+            if self._room < 0:
+                self._drop_stale()
         return watch
 
     def forget(self, watch: Watch) -> None:
         """Synchronous: nothing is sent for it any more."""
-        watch.turn = 0
+        watch.entered = NEVER
         self.watches.discard(watch)
         if not self.watches:
             self.sweep()
 
     def sweep(self) -> None:
         """Nothing is looked after. But the timer stays: the next lease is about to need one."""
-        self._heap.clear()
-        self._entered = 0
+        self._moments.clear()
+        self._due.clear()
+        self._room = _SLACK
 
     def collected(self, possession: Possession) -> None:
         """No code refers to the lease any more."""
@@ -951,7 +691,7 @@ class Watchdog:
         label, name = possession.label, possession.name
         # May run in any thread: only the loop's own changes the session.
         if not self._loop.is_closed():
-            gone = functools.partial(possession.gate.holder_vanished, possession.token)
+            gone = functools.partial(possession.gate.holder_dropped, possession.token)
             told = functools.partial(self._events.abandoned, label.lower(), name, context=possession.context)
             self._loop.call_soon_threadsafe(self._abandon, watch, gone, told, context=empty_context())
         what = (
@@ -965,128 +705,90 @@ class Watchdog:
             gone()
             told()
 
-    def watch_all(
-        self, possessions: Iterable[Possession], *, again: Request[list[Any]] | None, hears: bool
-    ) -> None:
-        """As `watch`, of many that were confirmed together: one entry for all that are due together.
-
-        `again`: the request that has renewed all of them, which may do so again while the server tells of
-        changes, or does not, as now.
-        """
-        due: dict[float, list[Watch]] = {}
-        for possession in possessions:
-            if (watch := possession.watch) is not None:
-                due.setdefault(possession.term.due, []).append(watch)
-        for moment, watches in due.items():
-            self._turn += 1
-            for watch in watches:
-                watch.turn = self._turn
-            entry = watches
-            if again is not None and len(due) == 1:
-                entry = Company(watches)
-                entry.renewal, entry.hears = again, hears
-            self._enter(moment, entry, len(watches))
-
-    def _push(self, watch: Watch, due: float) -> None:
-        self._turn += 1
-        watch.turn = self._turn
-        self._enter(due, watch, 1)
-
-    def _enter(self, due: float, entry: Watch | list[Watch], number: int) -> None:
-        heapq.heappush(self._heap, (due, self._turn, entry))
-        self._entered += number
-        if due < self._timer_at:
-            self._wake_by(due)
-        if self._entered > 2 * len(self.watches) + _SLACK:
+    def _enter(self, watch: Watch, due: float) -> None:
+        watch.entered = due
+        if (watches := self._due.get(due)) is not None:
+            watches.append(watch)
+        else:
+            self._due[due] = [watch]
+            heapq.heappush(self._moments, due)
+            if due < self._timer_at:
+                self._wake_by(due)
+        self._room -= 1
+        if self._room < 0:
             self._drop_stale()
 
     def _drop_stale(self) -> None:
-        self._heap, heap, self._entered = [], self._heap, 0
-        for moment, turn, stale in heap:
-            if watches := [watch for watch in _watches_of(stale) if watch.turn == turn]:
-                self._heap.append((moment, turn, watches))
-                self._entered += len(watches)
-        heapq.heapify(self._heap)
+        """As many may come again as there are live ones: so an entry costs a look at two."""
+        self._room = _SLACK
+        for moment, entered in [*self._due.items()]:
+            if live := [watch for watch in entered if watch.entered == moment]:
+                self._due[moment] = live
+                self._room += len(live)
+            else:
+                del self._due[moment]
+        self._moments[:] = sorted(self._due)
 
     def _wake_by(self, due: float) -> None:
-        if due < self._timer_at:
-            self._stop()
-            self._timer_at = due
-            self._timer = self._loop.call_at(due, self._run, context=empty_context())
-            if self._resumption is not None:
-                self._resumption.listen(self.look_at_clocks)
-                self._resumption = None
-
-    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._timer_at = NEVER
+        self._timer_at = due
+        self._timer = self._loop.call_at(due, self._run, context=empty_context())
+        if self._resumption is not None:
+            self._resumption.listen(self.look_at_clocks)
+            self._resumption = None
 
-    def _run(self) -> None:
-        """Tends all that are due, in one go: their requests leave in one write.
-
-        Of very many, some at a time: what is allocated for all at once would set off the garbage collector,
-        and that costs as much as the renewals themselves.
-        """
+    def _run(self) -> None:  # noqa: C901, PLR0912 - a call more for each of many leases would show
+        """Tends all that are due, in one go: their requests leave in one write."""
         self._timer = None
         due, self._timer_at = self._timer_at, NEVER
-        if current_pid() != self._pid:
+        if process.pid != self._pid:
             return  # forked: the parent renews
-        self._ran(due)
-        self.look_at_clocks()
-        now = self._loop.time()
-        self.convoys.begin()
-        asked = self._tend_due(now)
-        convoys = self.convoys.send()
-        if asked or convoys:
+        now, steady = self._loop.time(), clocks.steady()
+        if now - due > _LATE:
+            self._ran(due, now)
+        if steady - now - self._ahead > _LATE:
+            self.look_at_clocks()
+        else:
+            self._ahead = steady - now
+        moments, asked, left = self._moments, list[Watch](), _AT_ONCE
+        hears: bool | None = None
+        while moments and (moment := moments[0]) <= now and left > 0:
+            watches = self._due[moment]
+            if len(watches) > left:
+                watches, self._due[moment] = watches[:left], watches[left:]
+            else:
+                del self._due[heapq.heappop(moments)]
+            left -= len(watches)
+            self._room += len(watches)
+            for watch in watches:
+                if watch.entered != moment:
+                    continue  # stale
+                watch.entered = NEVER
+                if (holder := watch.holder) is None or (possession := holder()) is None:
+                    continue  # its next possession needs an entry
+                if hears is None:  # as of now: it is asked for each renewal
+                    hears = possession.engine.hears
+                again = watch.tend(possession, now, steady, hears=hears)
+                if watch.entered < NEVER or again == NEVER:
+                    continue  # answered at once, or ended
+                if watch.renewal is None or again <= now + _LOOK_BACK:
+                    self._enter(watch, again)
+                else:
+                    asked.append(watch)
+        if asked:
             look_back_at = now + _LOOK_BACK
             self._look_back_at = min(self._look_back_at, look_back_at)
-            self._loop.call_at(
-                look_back_at, self._look_back, look_back_at, asked, convoys, context=empty_context()
-            )
-        if self._heap:
-            self._wake_by(max(self._heap[0][0], now + _BREATH))
+            self._loop.call_at(look_back_at, self._look_back, look_back_at, asked, context=empty_context())
+        if moments and moments[0] < self._timer_at:
+            self._wake_by(max(moments[0], now + _BREATH))
 
-    def _tend_due(self, now: float) -> list[tuple[float, int, Watch]]:
-        """The watches that wait for an answer of their own, with when to look again, and the entry's turn."""
-        left, soon, steady = _AT_ONCE, now + _LOOK_BACK, clocks.steady()
-        asked: list[tuple[float, int, Watch]] = []
-        while self._heap and self._heap[0][0] <= now and left > 0:
-            _, turn, entry = heapq.heappop(self._heap)
-            watches = _watches_of(entry)
-            if isinstance(entry, Company):
-                self.convoys.companies[entry[0]] = entry
-            left -= len(watches)
-            self._entered -= len(watches)
-            for watch in watches:
-                if watch.turn != turn:
-                    continue
-                if (holder := watch.holder) is None or (possession := holder()) is None:
-                    watch.turn = 0  # its next possession needs an entry
-                    continue
-                again = watch.tend(possession, now, steady)
-                if again > soon:
-                    if again < NEVER:
-                        asked.append((again, turn, watch))
-                elif watch.turn == turn:
-                    self._push(watch, again)
-        return asked
-
-    def _look_back(
-        self, due: float, asked: list[tuple[float, int, Watch]], convoys: list[Convoy | Renewal]
-    ) -> None:
+    def _look_back(self, due: float, asked: list[Watch]) -> None:
         """A renewal that has neither been answered nor forgotten meanwhile must be looked at again."""
-        self._ran(due)
+        now = self._loop.time()
+        if now - due > _LATE:
+            self._ran(due, now)
         self._look_back_at = NEVER
-        for again, turn, watch in asked:
-            if watch.turn == turn:
-                self._push(watch, again)
-        for convoy in convoys:
-            for possession in convoy.unanswered():
-                if possession.watch is not None:
-                    self._push(possession.watch, possession.term.next_look(due - _LOOK_BACK))
-
-
-def _watches_of(entry: Watch | list[Watch]) -> Sequence[Watch]:
-    return entry if isinstance(entry, list) else (entry,)
+        for watch in asked:
+            if watch.renewal is not None and watch.entered == NEVER:
+                self._enter(watch, watch.next_look(due - _LOOK_BACK))

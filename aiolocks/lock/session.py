@@ -47,7 +47,7 @@ from .options import (
     size,
     user_metadata,
 )
-from .renewal import Convoys, Tracked, Watchdog
+from .renewal import Tracked, Watchdog
 from .resumption import Resumption
 from .sources import DEFAULT_SESSIONS, PREFIX, AsyncClient, Source, sessions_are
 from .statistics import SessionStatistics
@@ -608,7 +608,7 @@ class Session(AsyncOnly):
         kept.tracked = tracked
         watchdog.idle = kept.idle
         bells.ring_over(transport)
-        engine = Engine(
+        return Engine(
             loop,
             settings,
             events,
@@ -621,8 +621,6 @@ class Session(AsyncOnly):
             make_search=_search,
             kept=kept,
         )
-        watchdog.convoys = Convoys(engine)
-        return engine
 
     def _usable_engine(self) -> Engine:
         if self._closed_unused:

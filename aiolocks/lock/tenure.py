@@ -246,7 +246,7 @@ class Keep:
                 if len(together) == 1:
                     together[0].end()
                     continue
-                command = locks_release([tenure.letting_go() for tenure in together])
+                command = locks_release([tenure.release() for tenure in together])
                 until = max(tenure.term.deadline for tenure in together)
                 for tenure in together:
                     tenure.over()
@@ -347,7 +347,7 @@ class Tenure(Claim):
         return command
 
     def release(self, *, ring: bool = True, leave: bool = False) -> Request[Released]:
-        return self.kept_steps.let_go(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
+        return self.kept_steps.release_kept(self.token, self.ttl_ms, self.number, ring=ring, leave=leave)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
         if self.state is TenureState.OVER:
@@ -429,9 +429,8 @@ class Tenure(Claim):
         assert self.state is TenureState.ASKING, self.state
         self.first = self.number = grant.fencing_token
         self._last = self.first + self.numbers - 1
-        sent, ahead = self.engine.timed(grant.sent, grant.sent_steady)
-        self.granted_at = sent
-        self.term = Watch(self._options, sent, ahead)
+        self.granted_at = sent = grant.sent
+        self.term = Watch(self._options, sent, grant.ahead)
         self.state = TenureState.USED
         if not self.engine.hears:
             self.keeps = False
@@ -442,7 +441,7 @@ class Tenure(Claim):
         possession.fencing_token = self.number
         possession.granted_at = now
         possession.term = term = self.term
-        if term.turn:  # the watchdog has an entry for it, from an earlier holder
+        if term.entered < math.inf:  # the watchdog has an entry for it, from an earlier holder
             possession.watch = term
             term.holder = ref(possession)
         else:
@@ -531,10 +530,6 @@ class Tenure(Claim):
 
     # -- its end
 
-    def letting_go(self) -> Request[Released]:
-        """Its release."""
-        return self.release()
-
     def end(self) -> None:
         """No task uses it, and it is released: at once, ahead of what is asked for next."""
         assert self.state is TenureState.IDLE, self.state
@@ -542,7 +537,7 @@ class Tenure(Claim):
         gate = self.gate
         Releasing(
             self.engine,
-            self.letting_go(),
+            self.release(),
             until=self.term.deadline,
             on_end=lambda releasing: gate.holder_released(releasing.rung, overtaken=False),
         )
@@ -623,7 +618,7 @@ class KeptPossession(Possession):
             return super().release(ring=ring, leave=leave)
         return self.tenure.release(ring=ring, leave=leave)
 
-    def ending(self, *, ring: bool = True) -> Request[Released]:
+    def release_used(self, *, ring: bool = True) -> Request[Released]:
         return self.release(ring=ring)
 
     def renew(self, ttl_ms: int, *, watch: bool = False, changed: bool = False) -> Request[Kept]:
@@ -669,13 +664,7 @@ class KeptPossession(Possession):
 
     def begin_release(self) -> asyncio.Future[None] | None:
         tenure = self.tenure
-        if (
-            tenure is not None
-            and tenure.keeps
-            and self.end is None
-            and not self._letting_go
-            and tenure.keep(self)
-        ):
+        if tenure is not None and tenure.keeps and self.watch is not None and tenure.keep(self):
             return None
         return super().begin_release()
 

@@ -329,33 +329,6 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
 return redis.call('GET', KEYS[1]) and 1 or 0
 
---# locks_renew
--- Sets the ttl again for each of several tokens that hold a lock. Never creates a lock that is gone.
---
--- KEYS  for each lock, one after the other, the lock and its fence
--- ARGV  for each lock, one after the other, the token, the ttl in ms, and the retention of the fence in ms
--- Returns for each lock 1 when renewed, 0 when the token does not hold it, the lease that has taken its place, or the error
---      because of which the server cannot read it
---
--- Invariants:
--- - does for each lock the same as `lock_renew`: writes with PEXPIRE alone, and reads the lock key last;
--- - a lock that cannot be read changes nothing for the others.
-local replies = {}
-for i = 1, #KEYS / 2 do
-  local lock, fence, token = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * i - 2]
-  local held = redis.pcall('GET', lock)
-  if type(held) == 'table' then
-    replies[i] = held
-  elseif not held or string.sub(held, 1, #token + 1) ~= token .. ':' then
-    replies[i] = thief_of(token, lock)
-  else
-    redis.call('PEXPIRE', lock, ARGV[3 * i - 1])
-    redis.call('PEXPIRE', fence, ARGV[3 * i])
-    replies[i] = redis.call('GET', lock) and 1 or 0
-  end
-end
-return replies
-
 --# lock_release
 -- Frees the lock if the token holds it, and leaves the queue; then, if the lock is free, wakes the next waiter.
 -- Until `at least` after its grant the lock is not free: it is kept, without a holder. The fence stays for its retention.

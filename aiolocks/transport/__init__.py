@@ -32,7 +32,7 @@ from .opening import (
     open_transport,
     place,
 )
-from .request import Proof, Request, Script, Transport, ignore, known_ms, several, take_back
+from .request import Proof, Request, Script, Transport, ignore, known_ms, take_back
 from .steps.listening import NEAR, Listener, hanging, listening, one_request_each, whereabouts
 from .steps.lock import KeptSteps, LockSteps, a_question, locks_release
 from .steps.standing import BEHIND, BRIEF, IN_TURN, OWING, PASSING, SEATED, STAYING, TOLD, WAITING
@@ -95,7 +95,6 @@ __all__ = [
     "open_quorum",
     "open_transport",
     "place",
-    "several",
     "slot_of",
     "take_back",
     "too_soon",

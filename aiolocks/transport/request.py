@@ -10,8 +10,8 @@ import copy
 import hashlib
 import math
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast, final
 
@@ -47,8 +47,6 @@ class Script:
     Args:
         shared: Sections that stand before it: what several steps have in common.
         mid_move: The last of these sections while the slot of the keys moves to another node of a cluster.
-        several: The script that does this step for several at once, if there is one. It has their keys, and
-            their arguments, one after the other, and answers with the list of their replies.
         moves: A slot that moves does not stop it half way: it touches only keys that are there, or reads.
         frees: It ends what its token has, and nothing else, however late it is sent again.
 
@@ -58,7 +56,7 @@ class Script:
             `lua/shared.lua`); with `moves`, the script itself.
     """
 
-    __slots__ = ("frees", "guarded", "mid_move", "name", "several", "sha", "shared", "text")
+    __slots__ = ("frees", "guarded", "mid_move", "name", "sha", "shared", "text")
 
     sha: bytes
     text: bytes
@@ -68,14 +66,12 @@ class Script:
         name: str,
         *shared: str,
         mid_move: str = "",
-        several: Script | None = None,
         moves: bool = False,
         frees: bool = False,
     ) -> None:
         self.frees = frees
         self.name = name
         self.shared = shared
-        self.several = several
         self.mid_move = Script(name, "mid_move", *shared, mid_move, moves=True) if mid_move else None
         self.guarded: Script = self if moves else Script(name, "slot_stays", *shared, moves=True)
 
@@ -133,6 +129,12 @@ _CONTENT: Final = frozenset(
 """What a request has before it is sent."""
 
 
+IMPATIENT: Final = 1
+UNDOES: Final = 2
+FINAL: Final = 4
+"""What a request may be: see the properties of `Request`."""
+
+
 class Request(Generic[T]):
     """A script with its keys and arguments, how its reply reads, and, once it is sent, how it stands.
 
@@ -168,17 +170,18 @@ class Request(Generic[T]):
     done = False
     elsewhere = False  # a node has it that does not serve its slot, for this request only
     ended_by: Fault | None = None
-    final = False  # it may be the last that this process does
     guarded = False  # it goes to a node of a cluster
+    joins = False  # the acquire of the next waiter of its session may go in one request with it
     mid_move = False  # it was refused because its slot moves, and is sent in the form for that
     on_late: Callable[[T], object] | None = None
-    patient = True
-    plain = True  # it is no more than a script by its digest: nothing below or above makes it special
+    rare = 0  # of `IMPATIENT`, `UNDOES` and `FINAL`, those that it is: few are any
+    plain = True
+    """It is written as `EVALSHA`, its keys and its arguments. Whatever sets one of `bells`, `make`, `undoes`,
+    `as_eval`, `guarded`, `mid_move` and `elsewhere` clears that."""
     rider: Request[Any] | None = None  # the one that went in the same request, and has the next reply
     sent = 0.0  # loop time right before it was last written
     sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
     unconfirmed = False  # it was sent before, and all or a part of it may have been executed already
-    undoes = False
     written = False  # the server may have it, or have had it
 
     on_reply: Callable[[T], None]
@@ -204,10 +207,28 @@ class Request(Generic[T]):
             self.bells = bells
             self.plain = False
 
+    def spell_out(self) -> None:
+        """It goes with the text of its script from now on: the server may not know the digest."""
+        self.as_eval, self.plain = True, False
+
+    @property
+    def patient(self) -> bool:
+        """Whether it waits for a server that is known to be away."""
+        return not self.rare & IMPATIENT
+
+    @property
+    def undoes(self) -> bool:
+        """Whether it takes back what an earlier request of its lane may have done."""
+        return bool(self.rare & UNDOES)
+
+    @property
+    def final(self) -> bool:
+        """Whether it may be the last that this process does."""
+        return bool(self.rare & FINAL)
+
     def track(self, keys: tuple[bytes, ...]) -> None:
         """The server must tell of changes of these keys, which it reads last."""
         self.watched = keys
-        self.plain = False
 
     def again(self) -> Self:
         """One like it that was not sent yet."""
@@ -219,8 +240,10 @@ class Request(Generic[T]):
             plain.parse = self.parse
             plain.lane = self.lane
             plain.packed = self.packed
+            if self.watched:
+                plain.watched = self.watched
             if not self.plain:
-                plain.bells, plain.watched, plain.plain = self.bells, self.watched, False
+                plain.bells, plain.plain = self.bells, False
             return cast("Self", plain)
         made = copy.copy(self)  # with what its class adds
         vars(made).clear()
@@ -258,13 +281,12 @@ class Request(Generic[T]):
         self.on_fault = on_fault
         self.until = until
         if undoes:
-            self.undoes = True
+            self.rare |= UNDOES
             self.plain = False
         if not patient:
-            self.patient = False
+            self.rare |= IMPATIENT
         if as_eval:
-            self.as_eval = True
-            self.plain = False
+            self.spell_out()
         if make is not None:
             self.make = make
             self.plain = False
@@ -342,33 +364,7 @@ class Request(Generic[T]):
         return f"<Request {self.script!r} {self.keys!r} {state}>"
 
 
-def several(commands: Sequence[Request[Any]]) -> Request[list[Any]]:
-    """One request for commands of one script that has a form for several; their replies.
-
-    Instead of a reply there may be the server's error at that command. The error leaves the other commands as
-    they would be without it.
-    """
-    script = commands[0].script
-    assert script is not None
-    assert script.several is not None
-    keys: list[bytes] = []
-    args: list[Argument] = []
-    watched: list[bytes] = []
-    for command in commands:
-        keys += command.keys
-        args += command.args
-        watched += command.watched
-    together = Request(
-        script.several, tuple(keys), tuple(args), partial(_replies, commands[0].parse, len(commands))
-    )
-    together.track(tuple(watched))
-    return together
-
-
-def _replies(parse: Callable[[Any], Any], number: int, raw: Any) -> list[Any]:
-    if len(raw) != number:
-        raise ValueError(f"{len(raw)} replies to {number} steps")
-    return [reply if isinstance(reply, Exception) else parse(reply) for reply in raw]
+Heads = dict[tuple[bytes, ...], bytes]
 
 
 @final
@@ -379,10 +375,13 @@ class JoinableRelease(Request["Released"]):
         acquire: The script by which that waiter asks, for the same keys.
         both: The script that does both. Its arguments are the arguments of `acquire` and then `token`. It
             answers as `acquire` does. When that token does not hold, it answers `NOT_HELD` and does nothing.
+        heads: What the bytes of `both` begin with, by its keys, where that is remembered for the name.
         token: The token that lets go.
     """
 
-    __slots__ = ("acquire", "both", "token")
+    __slots__ = ("acquire", "both", "heads", "token")
+
+    joins = True
 
     def __init__(
         self,
@@ -394,17 +393,24 @@ class JoinableRelease(Request["Released"]):
         token: str,
         acquire: Script,
         both: Script,
+        heads: Heads | None = None,
     ) -> None:
         super().__init__(script, keys, args, parse, lane=token)
         self.token = token
         self.acquire = acquire
         self.both = both
+        self.heads = heads
 
     def with_rider(self, rider: Request[Any]) -> Words | None:
         if (
             rider.script is not self.acquire
             or rider.keys[: len(self.keys)] != self.keys
-            or any(one.alone or one.mid_move or one.elsewhere for one in (self, rider))
+            or self.alone
+            or rider.alone
+            or self.mid_move
+            or rider.mid_move
+            or self.elsewhere
+            or rider.elsewhere
         ):
             return None
         acquire = rider.as_of_now()

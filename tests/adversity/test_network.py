@@ -37,7 +37,6 @@ from tests.adversity.tools import (
     OWNED,
     RELEASE,
     RENEW,
-    RENEW_SEVERAL,
     SLACK,
     Formed,
     Keys,
@@ -49,7 +48,6 @@ from tests.adversity.tools import (
     look_at,
     rejected,
     renewed,
-    text_of,
     wakeup,
     warm,
     with_own_connections,
@@ -472,13 +470,12 @@ async def test_t_n_5_lost_and_cancelled_before_the_server_could_give_it_away(
     through = await proxy(server)
     client = connect(Formed(through, form))
     await warm(client)
-    await client.script_load(text_of("locks_renew", "stolen"))
     loop = asyncio.get_running_loop()
     ttl = 0.6
     arrived: dict[bytes, list[float]] = {}  # by key: when requests for it came by, which is after they began
 
     def note(request: list[bytes]) -> None:
-        if ACQUIRE(request) or RENEW(request) or RENEW_SEVERAL(request):
+        if ACQUIRE(request) or RENEW(request):
             for key in locks_in(request):
                 arrived.setdefault(key, []).append(loop.time())
 

@@ -50,14 +50,12 @@ def step(name: str, *shared: str) -> Callable[[Request], bool]:
 
 
 def locks_in(request: Request) -> list[bytes]:
-    """The keys of the simple locks that a step names: of one, or of several that are renewed together."""
-    keys = request[3 : 3 + int(request[2])] if request[0] in (b"EVAL", b"EVALSHA") else []
-    return keys[::2] if RENEW_SEVERAL(request) else keys[:1]
+    """The key of the simple lock that a step names, if it is one."""
+    return request[3:4] if request[0] in (b"EVAL", b"EVALSHA") else []
 
 
 ACQUIRE = step("lock_acquire")
 RENEW = step("lock_renew", "stolen")
-RENEW_SEVERAL = step("locks_renew", "stolen")
 RELEASE = step("lock_release", "lock_straight", "bells", "stolen")
 HAND_OVER = step("lock_acquire", "hand_over_lock")
 _PERMITS = ("forms", "bells", "fence", "queue", "permits")

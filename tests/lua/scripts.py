@@ -46,7 +46,6 @@ NO_FENCES = (
 """Numbers that no clock can have minted."""
 
 TELLING_OF_THIEVES = (
-    "locks_renew",
     *(
         f"{kind}_{step}"
         for kind in ("lock", "reentrant", "permits", "multi", "spans")
@@ -128,7 +127,7 @@ class Scripts:
     def text(self, step: str) -> bytes:
         shared = () if step == "sit" or step in self.bare else self.shared
         shared = ("lock_straight", "bells") if step == "lock_release" else shared
-        shared = () if step in ("lock_renew", "locks_renew") else shared
+        shared = () if step == "lock_renew" else shared
         shared = ("forms", "bells", "fence", "locks") if step == "lock_steal" else shared
         shared += ("stolen",) if step.endswith(("_steal", *TELLING_OF_THIEVES)) else ()
         shared += ("ours",) if step in self.looking else ()

@@ -1003,7 +1003,10 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(lock) -> Non
         (commands.acquire(ME, MINUTE, "{}", WAITING), lock.acquiring(ME, waits="x")),
         (commands.release(ME, MINUTE), lock.releasing(ME)),
         (commands.release(ME, MINUTE, ring=False, leave=True), lock.releasing(ME, ring=False, leave="x")),
-        (commands.end(ME, HOUR, MINUTE, ring=True), lock.releasing(ME, at_least=MINUTE, retention=10 * HOUR)),
+        (
+            commands.release_at_least(ME, HOUR, MINUTE, ring=True),
+            lock.releasing(ME, at_least=MINUTE, retention=10 * HOUR),
+        ),
     ]
     for command, words in said:
         script = command.script

@@ -1580,7 +1580,7 @@ async def test_the_commands_say_to_the_scripts_what_these_tests_say(permits) -> 
         (unfair.release(ME, MINUTE, leave=True), permits.releasing(ME, who=who, flags="rl")),
         (fair.release(ME, MINUTE, ring=False), permits.releasing(ME, who=fairly, flags="", seat=ME[:16])),
         (
-            fair.end(ME, MINUTE, MINUTE, ring=True),
+            fair.release_at_least(ME, MINUTE, MINUTE, ring=True),
             permits.releasing(ME, who=fairly, seat=ME[:16], at_least=MINUTE),
         ),
     ]

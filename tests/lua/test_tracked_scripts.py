@@ -12,7 +12,7 @@ from aiolocks.kinds.multilock import SeveralSteps
 from aiolocks.kinds.permits import PermitSteps
 from aiolocks.kinds.reentrant import ReentrantSteps
 from aiolocks.kinds.spans import Span, SpanSteps
-from aiolocks.transport import LockSteps, Request, several
+from aiolocks.transport import LockSteps, Request
 from aiolocks.transport.steps.base import NameSteps
 from tests.lua.scripts import HOUR, MINUTE, Ear, LockScripts
 
@@ -69,24 +69,6 @@ async def test_each_later_change_of_its_key_is_told_once(redis, prefix, kind, as
         assert set(question.watched) <= set(told)
         assert len(told) == len(set(told))
         assert not await said(ear, question)
-    await redis.delete(*await redis.keys(f"{prefix}:*"))
-
-
-async def test_after_several_renewals_in_one_request_each_change_is_told_once(redis, prefix) -> None:
-    locks = [LockSteps(prefix, name, **SPACE) for name in "abc"]
-    async with LockScripts(redis, prefix).listening() as ear:
-        renewals = []
-        for lock in locks:
-            await said(ear, lock.acquire(TOKEN, MINUTE, "{}"))
-            renewals.append(lock.renew(TOKEN, MINUTE))
-            lock.watch(renewals[-1])
-        together = several(renewals)
-        assert together.watched == tuple(key for renewal in renewals for key in renewal.watched)
-        assert await said(ear, together) == [1, 1, 1]
-        assert await ear.told() == []
-
-        await redis.delete(*together.watched[:2])
-        assert sorted(key for _, keys in await ear.told() for key in keys) == sorted(together.watched[:2])
     await redis.delete(*await redis.keys(f"{prefix}:*"))
 
 

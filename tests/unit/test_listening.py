@@ -474,6 +474,80 @@ async def test_one_that_was_rung_before_that_answer_asks(session, transport) -> 
     await end(task)
 
 
+FREE = -2
+"""Instead of the ms that a holder has left: it is another process's turn."""
+
+
+async def lets_another_go_first(session: Session, transport, **options: Any) -> tuple[asyncio.Task[Any], Any]:
+    """A wait whose request goes behind a waiter that the release before it has rung; its `GET`."""
+    transport.way = "tracking"
+    before = await one_asleep(session, transport)
+    transport.on_rung("tracking", transport.sent[-1].bells)
+    grant(await transport.asked("acquire"))
+    release = releasing(await before)
+    let_go(await transport.asked("release"), rung=b"another's")
+    await release
+    transport.remember_nothing()
+    task = asyncio.create_task(Lock(session, "name").acquire(**options))
+    asking = await transport.asked("acquire")
+    assert "t" in asking.args[4]
+    listening = await transport.asked("GET")
+    refuse(asking, FREE)
+    listening.reply(b"")
+    return task, listening
+
+
+@pytest.mark.parametrize("answer", [[NO_END], [30 * SECOND]])
+async def test_what_lets_another_process_go_first_listens_once_that_has_had_its_chance(
+    session, transport, answer
+) -> None:
+    """Its bell hangs, but that does not say if the waiter that was rung could use its turn."""
+    task, listening = await lets_another_go_first(session, transport)
+    refused = now()
+
+    listens = await transport.asked("listen")
+    assert now() - refused == pytest.approx(0.006)
+    listens.reply(answer)
+
+    (await transport.asked("listen")).reply(answer)
+    assert now() - refused == pytest.approx(0.6, abs=0.1)  # its sign of life, and no question before
+    transport.on_rung("tracking", listening.bells)
+    await transport.asked("acquire")
+    await end(task)
+
+
+@pytest.mark.parametrize("answers", [lambda call: call.reply([ASK]), cut], ids=["it is free", "none"])
+async def test_where_that_could_not_use_its_turn_it_asks(session, transport, answers) -> None:
+    task, _ = await lets_another_go_first(session, transport)
+
+    answers(await transport.asked("listen"))
+
+    await transport.asked("acquire")
+    await end(task)
+
+
+async def test_shortly_before_its_deadline_it_asks_instead_of_listening(session, transport) -> None:
+    task, _ = await lets_another_go_first(session, transport, blocking_timeout=0.008)
+
+    await transport.asked("acquire")
+    await end(task)
+
+
+async def test_where_others_waited_at_its_grant_the_next_acquire_asks_and_listens(session, transport) -> None:
+    task, asking, listening = await asks_and_listens(session, transport)
+    grant(asking, others=1)
+    listening.reply(None)
+    release = releasing(await task)
+    let_go(await transport.asked("release"))
+    await release
+
+    task = asyncio.create_task(Lock(session, "name").acquire())
+
+    await transport.asked("acquire")
+    await transport.asked("GET")
+    await end(task)
+
+
 async def test_after_a_grant_at_once_it_listens_when_it_was_refused(session, transport) -> None:
     task, asking, listening = await asks_and_listens(session, transport)
     grant(asking)

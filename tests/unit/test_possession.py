@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import Any
+import re
+from typing import Any, get_args
 
 import pytest
 from redis.exceptions import ResponseError
@@ -17,8 +18,8 @@ from aiolocks import (
     LockNotOwnedError,
 )
 from aiolocks.lock import process
-from aiolocks.lock.lease import End
-from aiolocks.transport import faults
+from aiolocks.lock.lease import End, Ended, Phase, Possession
+from aiolocks.transport import Granted, Released, clocks, faults
 from tests.unit.fakes import (
     cut,
     demoted,
@@ -27,7 +28,9 @@ from tests.unit.fakes import (
     generous,
     grant,
     hold,
+    let_go,
     lose,
+    releasing,
     turns,
 )
 
@@ -286,6 +289,93 @@ async def test_an_end_is_final(offline, transport, end) -> None:
 
     assert lease.state is end
     assert possession.end.reason == "the first end"
+
+
+# -- its phases: each row of the table, and nothing else
+
+
+async def kept(session, transport) -> Possession:
+    """A possession of a lock that its session keeps between uses."""
+    transport.hears, transport.way = True, "tracking"
+    lock = Lock(session, "name", cache=5)
+    acquiring = asyncio.create_task(lock.acquire())
+    grant(await transport.asked("acquire"))
+    letting_go = releasing(await acquiring)
+    let_go(await transport.asked("release"))
+    await letting_go
+    acquiring = asyncio.create_task(lock.acquire())  # used again within `cache` seconds
+    (await transport.asked("acquire")).reply([1, b"27", 0, 1])
+    return (await acquiring)._possession
+
+
+async def in_phase(phase: Phase, possession: Possession) -> Possession:
+    """Brings one that is held there; of `ASKING`, another one of the same lock."""
+    if phase is Phase.ASKING:
+        return type(possession)(possession.target)
+    if phase is not Phase.HELD:
+        possession.send_release()
+    if phase is Phase.ENDED:
+        possession._replied(Released(freed=True, rung=()))
+    return possession
+
+
+STEPS = {
+    "hold": lambda possession: possession.hold(granted()),
+    "send_release": lambda possession: possession.send_release(),
+    "_finish": lambda possession: possession._replied(Released(freed=True, rung=())),
+    "detach": lambda possession: possession.detach(),
+    "lose": lambda possession: possession.lose("for the test"),
+    "Tenure.keep": lambda possession: possession.begin_release(),
+}
+REFUSALS = (AssertionError, RuntimeError, LockLostError)
+TABLE = {
+    (Phase[start], function): Phase[end]
+    for start, end, function in re.findall(
+        r"\| `([A-Z]+)`[^|]*\| `([A-Z]+)` \|[^|]*\| `([\w.]+)` \|", Possession.__doc__ or ""
+    )
+}
+ENDS = {
+    function.removeprefix("Possession."): LeaseState[state]
+    for state, function in re.findall(r"\| `([A-Z]+)` \|[^|]*\| `([\w.]+)` \|", End.__doc__ or "")
+}
+
+
+def granted() -> Granted:
+    grant = Granted(17, 0)
+    grant.sent = now = asyncio.get_running_loop().time()
+    grant.ahead = clocks.steady() - now
+    return grant
+
+
+def test_the_table_of_phases_was_read() -> None:
+    assert len(TABLE) == 7
+    assert {function for _, function in TABLE} == set(STEPS)
+    assert set(ENDS) == {function for (_, function), phase in TABLE.items() if phase is Phase.ENDED}
+    assert set(ENDS.values()) == set(get_args(Ended))
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("phase", Phase)
+async def test_each_step_is_in_the_table_or_refused(offline, transport, phase, step) -> None:
+    """Refused: an error, or nothing changes."""
+    if step == "Tenure.keep":
+        possession = await in_phase(phase, await kept(offline, transport))
+    else:
+        possession = await in_phase(phase, (await hold(offline, transport))._possession)
+    assert possession.phase is phase
+    before = possession.end
+    watched = list(offline._engine.watchdog.possessions())
+
+    try:
+        STEPS[step](possession)
+    except REFUSALS:
+        assert (phase, step) not in TABLE
+    assert possession.phase is TABLE.get((phase, step), phase)
+    if (phase, step) in TABLE:
+        assert possession.phase is not Phase.ENDED or possession.end.state is ENDS[step]
+    else:
+        assert possession.end is before
+        assert list(offline._engine.watchdog.possessions()) == watched
 
 
 async def test_a_forked_child_does_not_own_and_sends_nothing(offline, transport, monkeypatch) -> None:

@@ -10,15 +10,20 @@ from aiolocks import (
     BackendError,
     Backoff,
     LeaseState,
+    Lock,
     LockLostError,
     LockNotOwnedError,
 )
+from aiolocks.transport import Request
 from tests.unit.fakes import (
     demoted,
     deny,
     dependable,
+    grant,
     hold,
+    let_go,
     lose,
+    refuse,
     releasing,
 )
 
@@ -266,3 +271,28 @@ async def test_owned_asks_the_server(offline, transport) -> None:
         asking = asyncio.create_task(lease.owned())
         (await transport.asked("owned")).reply(int(answer))
         assert await asking is answer
+
+
+async def test_what_is_asked_without_a_call_is_asked_as_by_request_ask(offline, transport) -> None:
+    """Acquires and releases save that call; all that it sets must stand in each place."""
+
+    def asked(call: Request) -> None:
+        late = offline._engine.wake_own
+        again = call.again().ask(call.on_reply, call.on_fault, until=call.until, on_late=late)
+        sent = {"sent", "sent_steady", "written", "head"}
+        assert {name: value for name, value in vars(call).items() if name not in sent} == {
+            name: value for name, value in vars(again).items() if value != getattr(Request, name, ...)
+        }
+
+    acquiring = asyncio.create_task(Lock(offline, "name").acquire())
+    acquire = await transport.asked("acquire")
+    asked(acquire)
+    refuse(acquire)
+    acquire = await transport.asked("acquire")  # of a waiter
+    asked(acquire)
+    grant(acquire)
+    letting_go = releasing(await acquiring)
+    release = await transport.asked("release")
+    asked(release)
+    let_go(release)
+    await letting_go

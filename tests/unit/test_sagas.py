@@ -284,14 +284,20 @@ def test_no_state_follows_the_end() -> None:
     stage = taking()
     stage.leave()
     assert stage.saga is not None
-    with pytest.raises(AssertionError, match=r"<Taking ENDED, 1 of 1 under way> cannot go to SEALING"):
+    with pytest.raises(AssertionError, match=r"<Taking ENDED, 1 of 0 under way> cannot go to SEALING"):
         stage.saga._go(State.SEALING, [])
 
 
-def test_one_that_has_ended_leaves_no_circle() -> None:
+@pytest.mark.parametrize("end", ["answered", "failed", "left"])
+def test_one_that_has_ended_leaves_no_circle(end: str) -> None:
     stage = two_releases()
     for part in stage.parts:
-        part.reply(NOBODY)
+        if end == "answered":
+            part.reply(NOBODY)
+        elif end == "failed":
+            part.fault(unanswered(None))
+        else:
+            stage.leave()
     last = ref(part)
     gc.disable()
     try:

@@ -221,7 +221,8 @@ async def test_of_two_nested_leases_both_lost_the_outer_one_is_told(offline, tra
     inner = await acquired(Lock(offline, "inner"), transport)
 
     async def lose_both() -> None:
-        (await transport.asked("locks_renew")).reply([0, 0])
+        for call in [await transport.asked("renew") for _ in range(2)]:
+            call.reply(0)
 
     losing = asyncio.create_task(lose_both())
     with pytest.raises(LockLostError, match="'name'"):
@@ -409,7 +410,7 @@ async def test_what_was_not_entered_cannot_be_left(lease) -> None:
 async def test_a_scope_cancels_once_and_never_behind_its_body() -> None:
     task = asyncio.current_task()
     assert task is not None
-    scope = BodyScope(asyncio.get_running_loop(), cancels=True)
+    scope = BodyScope(asyncio.get_running_loop())
     for _ in range(2):
         asyncio.get_running_loop().call_soon(scope.cancel, "why")
     with pytest.raises(asyncio.CancelledError) as caught:
@@ -423,7 +424,7 @@ async def test_a_scope_cancels_once_and_never_behind_its_body() -> None:
 
 
 async def test_a_scope_knows_whether_its_body_or_exit_is_still_at_work() -> None:
-    scope = BodyScope(asyncio.get_running_loop(), cancels=True)
+    scope = BodyScope(asyncio.get_running_loop())
     assert scope.running
 
     scope.leave(None)
@@ -440,7 +441,7 @@ def test_a_scope_belongs_to_a_task() -> None:
 
         def enter() -> None:
             try:
-                BodyScope(asyncio.get_running_loop(), cancels=True)
+                BodyScope(asyncio.get_running_loop())
             except RuntimeError as error:
                 raised.set_result(error)
 

@@ -48,7 +48,6 @@ FROZEN = {
     "lock_owned": "f997f377c949e56a0fb440034befb421e112e170",
     "lock_release": "6c433c87ba19205c7e8034cbbaa85ce29d02e9df",
     "lock_renew": "7e659a4df6e84d9f2ad56070ccc387ac3515ad54",
-    "locks_renew": "a86a3450c50590f38e61ea928228f746de26b3b5",
     "multi_acquire": "0c32d11d0961ff06d3161bac97d1197652549365",
     "multi_adopt": "2cb15f121d4d2458d415268a4c6d119bd957da42",
     "multi_annotate": "91154516bfb8b50ca4475c30f92d00f1243c00f3",
@@ -226,11 +225,10 @@ def test_the_form_for_a_slot_that_moves_is_the_step_in_its_frame(name) -> None:
 
 def test_each_step_of_a_holder_has_a_form_for_a_slot_that_moves() -> None:
     """But for redis-py's lock, which has one key, the end of a run, which settles more than its lease, and
-    several renewals in one request, which no cluster is sent, and several releases in one, which may be
-    refused there: then each ends with its ttl."""
+    several releases in one, which may be refused there: then each ends with its ttl."""
     verbs = ("annotate", "adopt", "owned", "release", "renew", "renew_kept")
     steps = {name for name, script in SCRIPTS.items() if script.name.endswith(verbs)}
-    steps -= {"job_release", "schedule_release", "locks_release", "locks_renew"}
+    steps -= {"job_release", "schedule_release", "locks_release"}
     steps = {name for name in steps if not name.startswith("redis_py")}
     assert steps == set(MID_MOVE)
 

@@ -278,10 +278,10 @@ async def _lost_and_let_go(session: Session, transport: FakeTransport) -> None:
 
 
 async def _renewed_with_another(session: Session, transport: FakeTransport) -> None:
-    transport.answer = lambda verb: [1, 1] if verb == "locks_renew" else generous(verb)
+    transport.answer = generous
     async with Lock(session, "name", ttl=3), Lock(session, "other", ttl=3):
         await asyncio.sleep(2)
-    assert "locks_renew" in transport.verbs
+    assert transport.verbs.count("renew") >= 2
     await asyncio.sleep(1)  # the watchdog has looked back
 
 

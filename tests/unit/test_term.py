@@ -46,7 +46,7 @@ def test_what_reaches_to_the_end_of_max_hold_is_not_renewed() -> None:
     limited = term(0, 30, max_hold=45)
     assert not limited.at_limit
 
-    limited.asks(15)
+    limited.span = limited.ttl_at(15)
     limited.holds_from(15, 0.0)
 
     assert limited.at_limit

@@ -24,6 +24,11 @@ def timers_of(watchdog: Any) -> list[Any]:
     return [timer for timer in scheduled if timer._callback == watchdog._run and not timer.cancelled()]
 
 
+def entries(watchdog: Any) -> int:
+    assert sorted(watchdog._moments) == sorted(watchdog._due)
+    return sum(map(len, watchdog._due.values()))
+
+
 async def test_many_leases_take_one_timer_and_no_task(offline, transport) -> None:
     tasks = asyncio.all_tasks()
 
@@ -38,17 +43,33 @@ async def test_leases_of_one_moment_are_renewed_in_one_turn(offline, transport, 
     await hold_many(offline, transport, 100)
     sent_at = set()
 
-    def renewed(verb: str) -> list[int]:
+    def renewed(verb: str) -> int:
         sent_at.add(clock.now())
-        return [1] * 10
+        return 1
 
     transport.answer = renewed
     await asyncio.sleep(10)
 
     assert len(sent_at) == 1
-    assert transport.verbs.count("locks_renew") == 10  # of ten leases each
-    assert transport.verbs.count("renew") == 0
-    assert len(offline._engine.watchdog._heap) == 10
+    assert transport.verbs.count("renew") == 100
+    assert len(offline._engine.watchdog._moments) == 1
+    assert entries(offline._engine.watchdog) == 100
+
+
+async def test_of_very_many_some_are_renewed_in_one_turn_and_then_the_next(offline, transport, clock) -> None:
+    await hold_many(offline, transport, 450)
+    sent_at = []
+
+    def renewed(verb: str) -> int:
+        sent_at.append(clock.now())
+        return 1
+
+    transport.answer = renewed
+    await asyncio.sleep(10.1)
+
+    turns_of = [sent_at.count(moment) for moment in dict.fromkeys(sent_at)]
+    assert turns_of == [200, 200, 50]
+    assert entries(offline._engine.watchdog) == 450
 
 
 async def test_each_is_renewed_on_time_among_others(offline, transport) -> None:
@@ -70,7 +91,6 @@ async def test_what_was_forgotten_is_never_tended_again(offline, transport) -> N
     await asyncio.sleep(10)
 
     assert len(offline._engine.watchdog) == 2
-    # Those that are due at the same moment are renewed by one request.
     said = [word for call in transport.sent if "renew" in call.script.name for word in call.args]
     assert [lease._possession.claim.token in said for lease in leases] == [True, False, True]
 
@@ -78,7 +98,7 @@ async def test_what_was_forgotten_is_never_tended_again(offline, transport) -> N
 async def test_without_anything_to_watch_the_timer_runs_out(offline, transport) -> None:
     for lease in await hold_many(offline, transport, 3):
         await lease.release()
-    assert offline._engine.watchdog._heap == []
+    assert entries(offline._engine.watchdog) == 0
     assert len(timers_of(offline._engine.watchdog)) == 1
 
     await asyncio.sleep(15)
@@ -93,7 +113,7 @@ async def test_the_heap_stays_compact_over_thousands_of_leases(offline, transpor
     longest = 0
     for _ in range(2_000):
         await (await lock.acquire()).release()
-        longest = max(longest, len(offline._engine.watchdog._heap))
+        longest = max(longest, entries(offline._engine.watchdog))
 
     assert longest <= 2 * 2 + 64
     await kept.release()
@@ -105,7 +125,7 @@ async def test_the_heap_stays_compact_over_thousands_of_renewals(offline, transp
     for _ in range(2_000):
         await lease.extend()
 
-    assert len(offline._engine.watchdog._heap) <= 2 * 1 + 64
+    assert entries(offline._engine.watchdog) <= 2 * 1 + 64
 
 
 async def test_a_collected_lease_warns_and_lets_the_next_one_here_try(offline, transport) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Final, final
 
-from ...lock.events import Events, LockEvent, how_it_ended
+from ...lock.events import Events, how_it_ended
 
 KIND: Final = "redispylock"
 
@@ -103,4 +103,4 @@ class Telling:
 
     def tell(self, hook: str, **fields: Any) -> None:
         """Each listener that has the method."""
-        self._events.tell(hook, LockEvent(kind=KIND, name=self._name, **fields))
+        self._events.tell(hook, KIND, self._name, **fields)

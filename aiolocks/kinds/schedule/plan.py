@@ -74,6 +74,10 @@ class Claimed(NamedTuple):
     now_us: int
 
 
+_LOOK_AGAIN: Final = 1_000
+"""Milliseconds: the run of another process is looked at that often where its end matters to this one."""
+
+
 @final
 class NotClaimed(NamedTuple):
     """The tick is not the asker's.
@@ -89,6 +93,11 @@ class NotClaimed(NamedTuple):
     claimed: int | None
     ends_in: int | None
     now_us: int
+
+    @property
+    def look_again(self) -> int:
+        """Milliseconds after which a process that waits for a run that goes on asks again."""
+        return min(_LOOK_AGAIN, (self.ends_in or 0) + 2)
 
 
 # -- When ticks are due: arithmetic, and nothing else.
@@ -283,8 +292,6 @@ LATE: Final = 60_000
 """Up to that many milliseconds late, and no more than half a gap, a tick is not missed yet."""
 _IN_TIME: Final = 1_000
 """The same where the register is gone: later than that, another process may have run it before."""
-_LOOK_AGAIN: Final = 1_000
-"""The run of another process is looked at that often where its end matters to this one, and 4 times a gap."""
 _WEEK: Final = 7 * 24 * 3_600_000
 _SET_BACK: Final = 60_000
 """A tick that was claimed so far in the future was claimed before the server's clock was set back."""
@@ -411,7 +418,7 @@ class Plan:
         if reply.why == "late":
             self._passed = wanted
         gap = self._dues.after(wanted) - wanted
-        again = None if reply.ends_in is None else now + min(_LOOK_AGAIN, gap // 4, reply.ends_in + 2)
+        again = None if reply.ends_in is None else now + min(reply.look_again, gap // 4)
         if reply.why == "busy":
             self._not_before = again if again is not None else now
         elif self._policy.redo and reply.why in ("taken", "skipped"):

@@ -521,11 +521,12 @@ class Run:
         finally:
             # Where the server has not confirmed the end, it is a run that is lost: the next claim tells.
             if self.lease.state is LeaseState.RELEASED:
-                self._engine.events.ran(
-                    self.lease.fencing_token,
+                self._engine.events.tell(
+                    "on_ran",
                     "schedule",
                     tick.name,
-                    self._steps.outcome,
+                    fencing_token=self.lease.fencing_token,
+                    reason=self._steps.outcome,
                     seconds=self._engine.now() - began,
                 )
         return result
@@ -536,8 +537,9 @@ class Run:
         if reply.due is None or reply.attempt != 1:
             return
         late = max(0.0, reply.now_us / 1e6 - reply.due / 1e3)
-        self._engine.events.ticked(
-            self.lease.fencing_token, "schedule", tick.name, late=late, missed=tick.missed
+        token, missed = self.lease.fencing_token, tick.missed
+        self._engine.events.tell(
+            "on_tick", "schedule", tick.name, fencing_token=token, seconds=late, items=missed
         )
         if tick.missed:
             together.tell(
@@ -627,7 +629,7 @@ class Run:
         if not self._steps.outcome:
             possession = self.lease._possession  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - a callback cannot await
             possession.lose("its schedule was stopped before the run began")
-            self._engine.take_back(possession.ending(), self.lease.ttl)
+            self._engine.take_back(possession.release_used(), self.lease.ttl)
 
 
 def _described(error: BaseException) -> str:
@@ -722,7 +724,8 @@ class Claims:
         for text in steps.lost:
             run = lost_run(text, self._zone)
             what = f"the run of {run.due}" if run.due else f"the run out of turn of {run.began}"
-            self._engine.events.ran(run.fencing_token, "schedule", self._name, "lost", seconds=0.0)
+            token = run.fencing_token
+            self._engine.events.tell("on_ran", "schedule", self._name, fencing_token=token, reason="lost")
             together.tell(
                 log,
                 logging.WARNING,
@@ -735,7 +738,7 @@ class Claims:
 
     def _tell_skipped(self, ask: Ask, reply: Claimed | NotClaimed) -> None:
         if isinstance(reply, NotClaimed) and reply.why == "skipped" and ask.due is not None:
-            self._engine.events.ran(None, "schedule", self._name, "skipped", seconds=0.0)
+            self._engine.events.tell("on_ran", "schedule", self._name, reason="skipped")
             # A run of an hour may have a thousand ticks in its way.
             level = logging.DEBUG if self._skips else logging.WARNING
             due = at(ask.due, self._zone)
@@ -838,8 +841,6 @@ class Settings:
 
 ONCE: Final = Policy(overlap="skip", misfire="latest", redo=0, jitter=0)
 _AGAIN: Final = ("early", "busy")
-_LOOK_AGAIN: Final = 1.0
-"""Seconds: a queued tick looks that often whether the other run has ended."""
 
 
 def nearest(dues: Dues, now: int) -> int:
@@ -881,7 +882,7 @@ async def claim_nearest(
             if isinstance(found, NotClaimed) and found.why == "busy":
                 if policy.overlap != "queue":
                     return found
-                await engine.sleep(min(_LOOK_AGAIN, (found.ends_in or 0) / 1000 + 0.002))
+                await engine.sleep(found.look_again / 1000)
 
 
 async def trigger(engine: Engine, settings: Settings) -> Run | None:
@@ -895,8 +896,7 @@ async def trigger(engine: Engine, settings: Settings) -> Run | None:
                 return found
             if isinstance(found, NotClaimed) and found.why == "skipped":
                 return None
-            ends_in = found.ends_in if isinstance(found, NotClaimed) else 0
-            await engine.sleep(min(_LOOK_AGAIN, (ends_in or 0) / 1000 + 0.002))
+            await engine.sleep(found.look_again / 1000 if isinstance(found, NotClaimed) else 0.002)
 
 
 # -- One process that keeps a schedule: it waits for each tick, claims it, and calls the job.

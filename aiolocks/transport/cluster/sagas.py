@@ -170,7 +170,7 @@ class Saga(ABC):
 
     def _end(self, result: Any = None, *, fault: Fault | None = None) -> None:
         self._enter(State.ENDED)
-        self._parts = []  # they refer to this machine: no circle is left
+        self._parts = []  # as in `_leave_parts`
         self._sagas.ended(self._call)
         if fault is None:
             self._call.reply(result)
@@ -213,6 +213,7 @@ class Saga(ABC):
         """Gives up the requests under way. Tells of bells that answered ones have rung: no caller does."""
         for part in self._parts:
             part.done = True
+        self._parts = []  # they refer to this machine: no circle is left
         for result in self._results:
             self._tell(result)
 

@@ -133,7 +133,7 @@ class Acquiring(QuorumOperation[Answer]):
                 self._refused[master] = reply.remaining_ms
                 if reply.told:
                     self._told.append(reply.told)
-                if isinstance(self.outcome, Granted) and self._leave is not None:
+                if self._leaves:
                     return self.leave((master,))
             else:
                 self._granted[master] = reply
@@ -150,7 +150,7 @@ class Acquiring(QuorumOperation[Answer]):
         if isinstance(fault.error, ConfigurationError) and not self.decided:
             self.outcome = fault
             return self._take_back()
-        if phase == VOTE and fault.unknown and isinstance(self.outcome, Granted) and self._leave is not None:
+        if phase == VOTE and fault.unknown and self._leaves:
             self._pending.discard(master)
             return self.leave((master,))  # it may have seated the voter
         return super().failed(master, phase, fault)
@@ -160,7 +160,12 @@ class Acquiring(QuorumOperation[Answer]):
         return self._queued and isinstance(self.outcome, Granted) and phase == self._proposal
 
     def seats(self) -> AbstractSet[int]:
-        return self._pending if isinstance(self.outcome, Granted) and self._leave is not None else _NONE
+        return self._pending if self._leaves else _NONE
+
+    @property
+    def _leaves(self) -> bool:
+        """It was given: a master that seats the voter after that needs `leave`."""
+        return self._leave is not None and isinstance(self.outcome, Granted)
 
     def leave(self, masters: Iterable[int]) -> list[MasterRequest]:
         assert self._leave is not None

@@ -98,9 +98,9 @@ def listening(
     return Request(_LISTEN, bells, args, _numbers, bells=bells)
 
 
-def hanging(bell: bytes) -> Request[bool]:
-    """Whether the bell hangs; from then on its end is heard."""
-    return Request(None, (bell,), ("GET", bell), _hangs, bells=(bell,))
+def hanging(bell: bytes, lane: str = "") -> Request[bool]:
+    """Whether the bell hangs; the server tells of its next change."""
+    return Request(None, (bell,), ("GET", bell), _hangs, lane=lane, bells=(bell,))
 
 
 def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterator[Sequence[Listener]]:

@@ -39,13 +39,12 @@ _OWNED: Final = Script("lock_owned", mid_move="mid_move_lock", moves=True)
 _RELEASE: Final = Script(
     "lock_release", "lock_straight", "bells", "stolen", mid_move="mid_move_lock", frees=True
 )
-_RENEW_SEVERAL: Final = Script("locks_renew", "stolen")
-_RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock", several=_RENEW_SEVERAL)
+_RENEW: Final = Script("lock_renew", "stolen", mid_move="mid_move_lock")
 _KEEP: Final = Script("lock_acquire", "lock_keep", moves=True)
-_LET_GO: Final = Script(
+_RELEASE_KEPT: Final = Script(
     "lock_release", "lock_straight", "bells", "stolen", "give_back", mid_move="mid_move_lock", frees=True
 )
-_LET_GO_SEVERAL: Final = Script("locks_release", "bells", frees=True)
+_RELEASE_SEVERAL: Final = Script("locks_release", "bells", frees=True)
 _RENEW_KEPT: Final = Script("lock_renew_kept", "bells", "stolen", mid_move="mid_move_lock", moves=True)
 _ADOPT_KEPT: Final = Script("lock_adopt", "adopt_kept", mid_move="mid_move_lock")
 _STEAL: Final = Script("lock_steal", "forms", "bells", "fence", "locks", "stolen")
@@ -189,10 +188,6 @@ class LockSteps(FamilySteps):
     def wanted(self) -> Wanted | None:
         return Wanted(self._keys[:1])
 
-    @property
-    def renewed_by(self) -> Script | None:
-        return _RENEW
-
     def adopt_kept(
         self, old: str, new: str, ttl_ms: int, metadata: str, *, number: int
     ) -> Request[int | None]:
@@ -224,11 +219,6 @@ class KeptSteps(LockSteps):
     __slots__ = ()
 
     @property
-    def renewed_by(self) -> None:
-        """None: it is renewed by itself, for the answer says whether it was asked for."""
-        return
-
-    @property
     def held_key(self) -> tuple[bytes, ...]:
         """The key that its session tracks."""
         return self._keys[:1]
@@ -238,12 +228,12 @@ class KeptSteps(LockSteps):
         asking = self.acquire(token, ttl_ms, metadata, standing)
         return Request(_KEEP, asking.keys, (*asking.args, numbers), asking.parse, lane=token)
 
-    def let_go(
+    def release_kept(
         self, token: str, ttl_ms: int, given: int, *, ring: bool = True, leave: bool = False
     ) -> Request[Released]:
         """As `release`; `given` is the last fencing token that was given, 0 if none may have been."""
         release = self.release(token, ttl_ms, ring=ring, leave=leave)
-        return Request(_LET_GO, release.keys, (*release.args, str(given)), release.parse, lane=token)
+        return Request(_RELEASE_KEPT, release.keys, (*release.args, str(given)), release.parse, lane=token)
 
     def renew_kept(
         self, token: str, ttl_ms: int, told: Callable[..., object], *, keeps: bool
@@ -260,11 +250,11 @@ class KeptSteps(LockSteps):
 
 
 def locks_release(releases: Sequence[Request[Released]]) -> Request[Released]:
-    """One request for the releases of several unused locks, as `let_go` makes them; of one slot."""
+    """One request for the releases of several unused locks, as `release_kept` makes them; of one slot."""
     keys: list[bytes] = []
     args: list[Argument] = []
     for release in releases:
         token, retention, _, given = release.args
         keys += release.keys
         args += (token, retention, given)
-    return Request(_LET_GO_SEVERAL, tuple(keys), tuple(args), released)
+    return Request(_RELEASE_SEVERAL, tuple(keys), tuple(args), released)

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 
 from .of_client import OF_CLIENT
 from .of_combiners import OF_COMBINERS
-from .of_convoys import OF_CONVOYS
 from .of_counts import OF_COUNTS
 from .of_deadlocks import OF_DEADLOCKS
 from .of_ends import OF_ENDS
@@ -32,7 +31,6 @@ SAFEGUARDS: dict[str, Safeguard] = {
     **OF_THEFTS,
     **OF_GRACES,
     **OF_ENDS,
-    **OF_CONVOYS,
     **OF_COUNTS,
     **OF_TENURES,
     **OF_UNCONFIRMED,

@@ -93,8 +93,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter that asks where the last acquire was refused reads its bell right behind.",
         python(
             "lock.wakeups:Bells.ask_and_listen",
-            without="transport.send(listens.",
-            instead="(listens.",
+            without="transport.send(listens)",
+            instead="pass",
         ),
         ("lock", "fairlock", "semaphore"),
         covered_by="heartbeat",
@@ -106,6 +106,17 @@ OF_CLIENT: dict[str, Safeguard] = {
         faulty=True,
         sorts=("no scripts",),
         covered_by="heartbeat",
+    ),
+    "listening along: another's turn": Safeguard(
+        "A waiter that has let another process go first listens for whether that one could use its turn.",
+        python(
+            "lock.queue:Gate.listens_on",
+            without="self._engine.bells.listen_for(self, acquisition.lease.listener())",
+            instead="pass",
+        ),
+        ("lock", "reentrant"),
+        faulty=True,
+        unseen="the next sign of life finds it, sooner than a death is excused; a unit test looks at it",
     ),
     "listening along: on one connection": Safeguard(
         "Where a bell is heard on another connection, a waiter does not ask and listen in one write.",
@@ -218,7 +229,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "handed over here": Safeguard(
         "A release makes the next waiter of the session ask.",
         python(
-            "lock.queue:Gate.holder_gone",
+            "lock.queue:Gate.holds_no_more",
             without='self._head.prompt("local", in_turn=self.next_in_turn())',
             instead="pass",
         ),
@@ -243,16 +254,14 @@ OF_CLIENT: dict[str, Safeguard] = {
     # -- the client: holding
     "renewal": Safeguard(
         "A lease is renewed while it is held.",
-        python(
-            "lock.renewal:Renewal.send", without="self._possession.engine.send(self._call)", instead="pass"
-        ),
+        python("lock.renewal:Watch._renew", without="possession.engine.send(renewal)", instead="pass"),
         ALL,
     ),
     "late grant": Safeguard(
         "A grant whose time was over before it came is not given out.",
         python(
             "lock.waiter:Acquiring._answered",
-            without="now - call.sent >= in_time or clocks.steady() - call.sent_steady >= in_time",
+            without="now - answer.sent >= options.dependable",
             instead="False",
         ),
         ALL,
@@ -270,8 +279,8 @@ OF_CLIENT: dict[str, Safeguard] = {
             ),
             python(
                 "lock.renewal:Watch.holds_from",
-                without="end = sent + dependable(self.span)",
-                instead="end = NEVER",
+                without="self.deadline = sent + ",
+                instead="self.deadline = NEVER + ",
             ),
         ),
         ALL,
@@ -281,7 +290,7 @@ OF_CLIENT: dict[str, Safeguard] = {
     "lost": Safeguard(
         "A renewal that finds another holder ends the lease.",
         python(
-            "lock.renewal:Renewal._answered",
+            "lock.renewal:Watch._renewed",
             without="if not held:",
             instead="if False:",
         ),
@@ -337,8 +346,8 @@ OF_CLIENT: dict[str, Safeguard] = {
         "Each renewal is tracked, for its write has ended what was tracked before.",
         python(
             "lock.renewal:Watch.renewal_now",
-            without="watch=self._listens(hears=hears)",
-            instead="watch=hears and not self.watched",
+            without="(hears or self.watched != ())",
+            instead="(hears and self.watched == ())",
         ),
         LOCKS,
         faulty=True,

@@ -19,14 +19,14 @@ OF_GRACES: dict[str, Safeguard] = {
     ),
     "grace: in time": Safeguard(
         "The grace begins before the lease ends.",
-        python("lock.renewal:Watch.next_end", without="self.deadline - self.grace", instead="self.deadline"),
+        python("lock.renewal:Watch.tend", without="self.deadline - self.grace", instead="self.deadline"),
         _KINDS,
         faulty=True,
     ),
     "grace: as long as it was asked for": Safeguard(
         "The grace is counted back from the end on which the holder may rely.",
         python(
-            "lock.renewal:Watch.next_end",
+            "lock.renewal:Watch.tend",
             without="self.deadline - self.grace",
             instead="self.deadline - self.grace / 2",
         ),
