@@ -371,7 +371,8 @@ class Gate:
         self._suspects[acquisition] = None
 
     def watch_no_more(self, acquisition: Waiter) -> None:
-        self._suspects.pop(acquisition, None)
+        if self._suspects:
+            self._suspects.pop(acquisition, None)
 
     def remaining(self, now: float) -> float | None:
         """Seconds that the holder's lease has left; None when unknown."""
@@ -612,19 +613,21 @@ class Gate:
 
         If not, then `holds_no_more` follows, which makes the head try right behind it.
         """
-        if not self.policy.quiet or token not in self.here:
+        policy, here, turns = self.policy, self.here, self._turns
+        if not policy.quiet or (here.first != token and token not in here):
             return True
-        if self.policy.exclusive and self.here.several:
-            return True
-        if not self.policy.exclusive and self._head is not None and not self._head.asleep:
+        if policy.exclusive:
+            if here.also:
+                return True
+        elif self._head is not None and not self._head.asleep:
             return True  # its try is on its way, and cannot go right behind
-        if self.policy.strict:
+        if policy.strict:
             # A waiter of another process may be the first: the request that is refused for it wakes it.
-            self._turns.owed = True
+            turns.owed = True
             return False
-        self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
-        self._turns.owed = not self._in_turn
-        return self._in_turn
+        self._in_turn = over = turns.over(self._engine.now(), self._engine.longest_sleep)
+        turns.owed = not over
+        return over
 
     def after_kept(self, tenure: Tenure) -> Waiter | Literal[False] | None:
         """The waiter of this session that has the kept lease next; None: no waiter, and the session keeps it.

@@ -74,7 +74,6 @@ class Watch:
         entered: When the watchdog tends it; infinity: it has no entry there, or none that counts.
         guarded: The guard looks after it, from the first body on.
         holder: The possession; None before the first one, between two of a tenure, and after the end.
-        margin: Seconds before the end at which the event loop must have run.
         renewal: The request that is under way; also a question whether it is held.
         renewal_due: Loop time of the next one.
         span: Seconds that were asked for last.
@@ -104,7 +103,6 @@ class Watch:
         self.options = options
         self.ahead = ahead
         self.ttl = self.span = ttl = options.ttl
-        self.margin = options.margin
         if options.max_hold is None and options.auto_renew:  # as `holds_from`
             self.deadline = sent + options.dependable
             grid = ttl / _GRID
@@ -165,6 +163,11 @@ class Watch:
         return self.deadline if self.stopping else self.deadline - self.grace
 
     @property
+    def margin(self) -> float:
+        """Seconds before the end at which the event loop must have run."""
+        return margin(self.span)
+
+    @property
     def grace(self) -> float:
         """Seconds before the end at which the body is to stop."""
         return self.options.grace
@@ -216,7 +219,6 @@ class Watch:
         """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
         self.ttl = ttl
         self.span = self.ttl_at(now)
-        self.margin = margin(self.span)
         self.deadline = min(self.deadline, now + dependable(self.span))
         self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
         if self.options.auto_renew and not self.at_limit:
@@ -321,7 +323,6 @@ class Watch:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
         if self._end < NEVER:
             self.span = self.ttl_at(now)
-            self.margin = margin(self.span)
         changed = self._changed
         # Not after a request that a change has caused: where the server remembers few keys, one would cause
         # the next.
