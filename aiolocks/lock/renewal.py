@@ -46,7 +46,7 @@ _PATIENCE: Final = 1.0
 
 @final
 @laid_out(
-    *("options", "ahead", "ttl", "span", "margin", "deadline", "renewal_due", "holder", "watchdog"),
+    *("options", "ahead", "ttl", "span", "deadline", "renewal_due", "holder", "watchdog"),
     *("entered", "renewal", "watched", "guarded", "_changed", "doubted", "_retries"),
 )
 class Watch:
