@@ -19,6 +19,7 @@ from .._tasks import empty_context
 from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore
 from . import process
 from .clock import NEVER, dependable, margin, milliseconds
+from .layout import laid_out
 
 if TYPE_CHECKING:
     from .events import Events
@@ -44,6 +45,10 @@ _PATIENCE: Final = 1.0
 
 
 @final
+@laid_out(
+    *("options", "ahead", "ttl", "span", "deadline", "renewal_due", "holder", "watchdog"),
+    *("entered", "renewal", "watched", "guarded", "_changed", "doubted", "_retries"),
+)
 class Watch:
     """Until when the server has a lease, and the requests that say so: from its grant to its end.
 
@@ -280,7 +285,7 @@ class Watch:
         moment = steady - self.ahead  # as `moment`
         if moment < now:  # noqa: PLR1730 - asked often, and `max` takes longer
             moment = now
-        end = self.deadline if self.stopping else self.deadline - self.grace
+        end = self.deadline if self.stopping else self.deadline - self.options.grace  # as `next_end`
         if moment >= end:
             if moment >= self.deadline:
                 possession.lose(possession.why_over())
