@@ -342,7 +342,8 @@ ENDS = {
 
 def granted() -> Granted:
     grant = Granted(17, 0)
-    grant.sent, grant.sent_steady = asyncio.get_running_loop().time(), clocks.steady()
+    grant.sent = now = asyncio.get_running_loop().time()
+    grant.ahead = clocks.steady() - now
     return grant
 
 
