@@ -560,7 +560,7 @@ class Releasing:
         """It begins. `corked`: something follows that is to leave in the same write."""
         engine = self.engine
         self._until = until
-        self._followed = corked
+        self._corked = corked
         if self._waiters is None:
             self._waiters = []
         # As `Request.ask`.
@@ -597,7 +597,7 @@ class Releasing:
             self.rung = released.rung
             if released.thief:
                 self.thief = released.thief
-        if self._followed and call.as_eval:
+        if self._corked and call.as_eval:
             self.overtaken = True
         self._finish()
         if self.rung:
@@ -1200,23 +1200,24 @@ class Possession(BodyScope, Releasing, Claim):
 
     def send_release(self) -> None:
         """Sends its release."""
-        # The order matters: no renewal may be sent after the release, and the try of the next waiter of this
-        # session must be sent right after it.
+        # 1. No renewal may be sent after the release.
         watch = self.watch
         self.watch = None
         assert watch is not None, "only what is held is released"
         watch.end()
+        # 2. Where a waiter of this session asks right behind it, it need not wake one of another process.
         gate = self.target.gate
         token = self.token
         awaited = gate.stirred and gate.awaited
         ring = not awaited or gate.holder_releasing(token)
         self._releasing = True
+        # 3. `holds_no_more` makes that waiter ask, in the same write.
         if self.confirms:
             self.send(self.release_used(ring=ring), self.term.deadline, corked=awaited)
             gate.holds_no_more(token)
             return
-        # No task waits for the answer. So the release is written in this very step, and not with the try of
-        # the next waiter of this session: the process may end after it.
+        # 4. Where no exit waits for the answer, the release is written in this very step, and not with the
+        # request of the next waiter: the process may end after it.
         self.engine.unconfirmed[self] = None
         self.send(self.release_used(ring=ring), self.term.deadline, corked=False, at_once=True)
         gate.holds_no_more(token)
@@ -1625,6 +1626,7 @@ class Lease(AsyncOnly):
             label, name = possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
             return
+        # 1. The body has ended: by our own cancellation alone, or by other causes.
         error: LockError | None = None
         cancelled_by_us = False
         if possession.told:
@@ -1635,6 +1637,7 @@ class Lease(AsyncOnly):
         if innermost is not None and innermost[0]() is self:
             INSIDE.set(innermost[1])
         engine.entered.remove(task, possession)
+        # 2. Its release, for which an exit with `confirm=False` does not wait.
         try:
             if possession.end is not DETACHED:
                 if engine.pid != process.pid or current_task(engine.loop) is not task:
@@ -1657,6 +1660,7 @@ class Lease(AsyncOnly):
                 error = possession.loss(possession.why_ended())
         finally:
             possession.ended = True
+        # 3. What the exit raises, or notes on the exception of the body.
         if error is not None or possession.told:
             # A raised error knows this frame: so this frame must not know the error.
             try:
@@ -1787,6 +1791,8 @@ class Binding(Generic[LeaseT]):
         if blocking_timeout == 0:
             once = True
         try:
+            # 1. The lease asks by itself where no task of this session waits for it or excludes it. Else a
+            # waiter asks when its turn comes, or an attempt does at once.
             gate = self.gate
             if (
                 not once
@@ -1799,9 +1805,12 @@ class Binding(Generic[LeaseT]):
                 lease.wait(Attempt if once else Waiter, blocking_timeout)
             await lease.done
         except BaseException:
-            if lease.done is not None:
+            # 2. Cancelled, or a listener has raised: what was sent is undone, and the next waiter goes on.
+            if lease.done is not None:  # else nothing was sent
                 self._left(lease)
             raise
+        # 3. It has ended: with a plain grant (`answer`), or as its waiter says, by a grant, an error, or
+        # neither, which is a refusal.
         grant, asked = lease.answer, lease.waiter
         if asked is not None:
             lease.waiter = None  # which refers to the lease
@@ -1815,6 +1824,7 @@ class Binding(Generic[LeaseT]):
             grant = asked.grant
         assert grant is not None, "an acquire ends with a grant, an error, or refused"
         lease.answer = None
+        # 4. Granted, but its session closes, or too little time is left of what was handed on.
         if self.engine.closing:
             lease.undo()
             self._tell_not_had(asked or lease, "closed")
@@ -1822,6 +1832,7 @@ class Binding(Generic[LeaseT]):
         if not lease.hold(grant):
             lease.undo()
             return cast("LeaseT", AGAIN)
+        # 5. It is held.
         if asked is None:
             self.engine.events.acquired(lease, lease.answered_at - lease.started)
         else:

@@ -60,51 +60,43 @@ class Turns:
     `longest_sleep` is that of a waiter that does not hear; None where bells are heard.
     """
 
-    __slots__ = ("_giving", "_run", "_since", "others", "owed", "yielding_until")
+    __slots__ = ("giving", "others", "owed", "run", "since", "yielding_until")
 
     def __init__(self) -> None:
-        self._giving = False  # the release under way gives another process its turn
+        self.giving = False  # the release under way gives another process its turn
         self.others = 0  # waiters in the queue on the server, as of the last grant to this session
-        self._run = 0
-        self._since = 0.0
+        self.run = 0  # the hand-overs in a row
+        self.since = 0.0  # when the first of the run was granted
         self.yielding_until = 0.0  # when the woken waiter of another process has had its chance; 0: none
         self.owed = False  # a holder let go without waking another process: that is still to be done
 
     def granted(self, others: int, now: float) -> None:
         if self.owed:
-            self._run += 1
+            self.run += 1
         else:
-            self._run = 0
-            self._since = now
-        self.owed = self._giving = False
+            self.run = 0
+            self.since = now
+        self.owed = self.giving = False
         self.yielding_until = 0.0  # the waiter that was woken has had its chance
-        self.others = others
-
-    def begin(self, others: int, now: float) -> None:
-        """As `granted`, where nothing is owed."""
-        self._giving = False
-        self._run = 0
-        self._since = now
-        self.yielding_until = 0.0
         self.others = others
 
     def others_ask(self) -> None:
         """Another session asks for what this session holds: the other session's turn is next."""
-        self._run = _RUN
+        self.run = _RUN
         self.others = max(1, self.others)
 
     def over(self, now: float, longest_sleep: float | None) -> bool:
         """Whether it is another process's turn, although a task of this session waits."""
         if longest_sleep is not None:
-            over = now - self._since >= _DEAF_RUN * longest_sleep
+            over = now - self.since >= _DEAF_RUN * longest_sleep
         else:
-            over = self._run >= _RUN or now - self._since >= _RUN_SECONDS
-        self._giving = over and self.others > 0
-        return self._giving
+            over = self.run >= _RUN or now - self.since >= _RUN_SECONDS
+        self.giving = over and self.others > 0
+        return self.giving
 
     def rang(self, now: float, longest_sleep: float | None) -> float:
         """Another process was woken: for how many seconds it goes first."""
-        giving, self._giving = self._giving, False
+        giving, self.giving = self.giving, False
         seconds = _YIELDING
         if longest_sleep is not None:
             seconds = longest_sleep if giving else 0.0  # too long to lie idle for each single hand-over
@@ -468,7 +460,11 @@ class Gate:
         if self.contended_bell and not others:  # with others, it is likely to be refused next time
             self.contended_bell = b""
         turns, here = self._turns, self.here
-        turns.begin(others, now)
+        turns.giving = False  # as `Turns.granted`
+        turns.run = 0
+        turns.since = now
+        turns.yielding_until = 0.0
+        turns.others = others
         if here.first is None:  # as `Here.add`
             here.first = lease.token
             here.steps = lease.steps
@@ -695,10 +691,11 @@ class Gate:
             self.silent_since = None
             self.refusal = None
             return
-        takes_over = self._head is None and self._queue and not self.here.closed  # the next one asks at once
+        if self._head is None and self._queue and not self.here.closed:
+            return  # the next one asks at once
         # Of the queued, one may have asked for a seat; there may be very many.
         unsure = self._asking() if self.silent_since is None else self._waiters()
-        if not takes_over and not any(waiter.unanswered for waiter in unsure):
+        if not any(waiter.unanswered for waiter in unsure):
             self.silent_since = None
             self.refusal = None
 

@@ -651,8 +651,11 @@ class Watchdog:
             watch.holder = weakref.ref(possession)
             watch.watchdog = self
             self.watches.add(watch)
-        due = watch.deadline if watch.stopping else watch.deadline - watch.grace  # as `due`
-        due = min(due, watch.renewal_due)
+        due = watch.deadline  # as `due`
+        if not watch.stopping:
+            due -= watch.options.grace
+        if watch.renewal_due < due:  # noqa: PLR1730 - for each lease, and `min` takes longer
+            due = watch.renewal_due
         if due < watch.entered:  # as `_enter`, for a call more would show in each acquire
             watch.entered = due
             if (watches := self._due.get(due)) is not None:

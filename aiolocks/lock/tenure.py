@@ -249,7 +249,7 @@ class Keep:
                 if len(together) == 1:
                     together[0].end()
                     continue
-                command = locks_release([tenure.letting_go() for tenure in together])
+                command = locks_release([tenure.release() for tenure in together])
                 until = max(tenure.term.deadline for tenure in together)
                 for tenure in together:
                     tenure.over()
@@ -565,10 +565,6 @@ class Tenure(Claim):
 
     # -- its end
 
-    def letting_go(self) -> Request[Released]:
-        """Its release."""
-        return self.release()
-
     def end(self) -> None:
         """No task uses it, and it is released: at once, ahead of what is asked for next."""
         assert self.state is TenureState.IDLE, self.state
@@ -576,7 +572,7 @@ class Tenure(Claim):
         gate = self.gate
         Releasing(
             self.engine,
-            self.letting_go(),
+            self.release(),
             until=self.term.deadline,
             on_end=lambda releasing: gate.holder_released(releasing.rung, overtaken=False),
         )

@@ -108,20 +108,13 @@ class Refused:
         heard: Loop time at which it came, as an asker notes; infinity: unknown.
     """
 
-    __slots__ = (
-        "asked",
-        "detail",
-        "error",
-        "first",
-        "full",
-        "heard",
-        "lasting",
-        "remaining_ms",
-        "reserved",
-        "rung",
-        "seated",
-        "told",
-    )
+    # As of `Granted`: what few refusals tell.
+    asked = False
+    first = ""
+    full: tuple[str, int] | None = None
+    heard = math.inf
+    lasting = False
+    reserved = False
 
     def __init__(
         self,
@@ -131,22 +124,13 @@ class Refused:
         error: LockError | None = None,
         detail: str = "",
         told: Sequence[Any] = (),
-        lasting: bool = False,
-        first: str = "",
-        full: tuple[str, int] | None = None,
         seated: bool = True,
     ) -> None:
-        self.asked = False
         self.remaining_ms = remaining_ms
-        self.reserved = False
         self.rung = rung
         self.error = error
         self.detail = detail
         self.told = told
-        self.lasting = lasting
-        self.first = first
-        self.full = full
-        self.heard = math.inf
         self.seated = seated
 
 

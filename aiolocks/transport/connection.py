@@ -320,7 +320,7 @@ class Multiplexed(asyncio.Protocol):
             batch, self._queue = self._queue, deque()
             self._write(batch)
 
-    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912, PLR0915 - a call more for each request would show
+    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912 - a call more for each request would show
         raw, inflight = self._raw, self._inflight
         assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
@@ -339,45 +339,32 @@ class Multiplexed(asyncio.Protocol):
                 self._put(call, now, steady)
                 release.rider, release = call, None
                 continue
-            # 2. Most are plain: as `Request.words` and `_put` say it, for a call more would show.
-            script = call.script
-            if call.plain and script is not None:
-                if (head := call.head) is None:
-                    request = call.packed or pack(
-                        ("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
-                    )
-                else:
-                    request = head + pack(call.args)[4:]  # without the number of the words
-                if len(request) > LONG and self._take_aside(call):
-                    continue
-                if call.watched:  # as below
-                    for words in self._wakeups.before_arming(call.watched):
-                        if words is CACHING:
-                            self._unheeded.sent = now
-                            inflight.append(self._unheeded)
-                            parts.append(_CACHING)
-                        else:
-                            parts.append(self._put_before(words, now, steady))
-                call.sent = now
-                call.sent_steady = steady
-                call.written = True
-                inflight.append(call)
-                parts.append(request)
-                release = call if call.joins else None
-                continue
-            request = pack(call.words())
+            # 2. Most are plain: as `Request.words` says it, for a call more would show.
+            head = call.head
+            if head is not None and call.plain:
+                request = head + pack(call.args)[4:]  # without the number of the words
+            elif call.plain and (script := call.script) is not None:
+                request = call.packed or pack(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
+            else:
+                request = pack(call.words())
             if len(request) > LONG and self._take_aside(call):
                 continue
             # 3. A call with `elsewhere` comes right after its ASKING: nothing goes between.
-            if heard := call.bells or (() if call.elsewhere else call.watched):
-                for words in self._wakeups.before_arming(heard):
+            if (call.watched and not call.elsewhere) or call.bells:
+                for words in self._wakeups.before_arming(call.bells or call.watched):
                     if words is CACHING:
                         self._unheeded.sent = now
                         inflight.append(self._unheeded)
                         parts.append(_CACHING)
                     else:
                         parts.append(self._put_before(words, now, steady))
-            self._put(call, now, steady)
+            # As `_put`.
+            call.sent = now
+            call.sent_steady = steady
+            call.written = True
+            if call.rare and call.undoes:
+                call.until = math.inf
+            inflight.append(call)
             parts.append(request)
             release = call if call.joins else None
         if parts:

@@ -16,7 +16,7 @@ OF_TENURES: dict[str, Safeguard] = {
     "cache: none after a recall": Safeguard(
         "A lease that was asked for while a task was inside is released after that.",
         together(
-            python("lock.tenure:KeptPossession.begin_release", without="and tenure.keeps and", instead="and"),
+            python("lock.tenure:KeptPossession.begin_release", without="and tenure.keeps ", instead=""),
             python("lock.tenure:Tenure.serves", without="not self.keeps or", instead=""),
             python("lock.queue:Gate.alone", without="or self._in_turn", instead=""),
         ),
