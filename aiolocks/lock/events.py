@@ -319,8 +319,7 @@ class Events:
             _tell_holder(lease, hooks, _of(lease, seconds, cached=lease.cached, holders=holders))
 
     def taken(self, lease: Possession) -> None:
-        """As `acquired`: from what the session keeps, without a request and without a wait."""
-        self.counters.hits += 1
+        """As `acquired`: from what the session keeps, at once; its tenure has counted it."""
         if log.isEnabledFor(DEBUG):
             log.debug("%s: acquired after %.3f s", _named(lease), 0.0)
         if hooks := self._hooks["on_acquired"]:
