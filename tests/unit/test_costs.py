@@ -113,10 +113,10 @@ HIT = (910, 24)
 RENEWAL = (1_360, 42)
 """Bytecodes and calls of a renewal with which no other is due, where the server tells of changes."""
 SHARED = {
-    "`Combiner.submit`": (4_520, 160, 2),
-    "`SingleFlight.do`": (4_780, 177, 2),
-    "`UniqueJob.run`": (3_800, 119, 2),
-    "`UniqueJob.run`, all wait": (3_090, 102, 2),
+    "`Combiner.submit`": (4_500, 160, 2),
+    "`SingleFlight.do`": (4_650, 172, 2),
+    "`UniqueJob.run`": (2_950, 95, 2),
+    "`UniqueJob.run`, all wait": (2_920, 95, 2),
 }
 """Bytecodes, calls and requests of a use of which no other session wants anything."""
 FILES = 12
