@@ -68,6 +68,7 @@ from .blocks import told_at_exit
 from .clock import READING, dependable, milliseconds
 from .events import how_it_ended
 from .inside import FEW, INSIDE, nested
+from .layout import laid_out
 from .misuse import AsyncOnly
 from .notes import note
 from .options import (
@@ -639,6 +640,11 @@ class Phase(enum.Enum):
     ENDED = enum.auto()
 
 
+@laid_out(
+    *("target", "engine", "steps", "token", "metadata", "at_least_ms", "context", "ttl_ms"),
+    *("_timeout", "_asker", "started", "_standing", "request", "done", "answer", "answered_at"),
+    *("fencing_token", "granted_at", "term", "watch", "acquirer", "task", "_at_entry"),
+)
 class Possession(BodyScope, Releasing, Claim):
     """One lease, from the first request for it to its end: also its body, and its release.
 
@@ -682,7 +688,7 @@ class Possession(BodyScope, Releasing, Claim):
         context: The context of the acquire, with the variables of a request: what becomes of the lease is
             told in it. None once there is nothing more to tell.
         claim: What the server knows it by: itself, but for a lease that its session keeps between uses.
-        done: Resolved once, when the acquire has ended.
+        done: Resolved once, when the acquire has ended; None once its task knows.
         end: How it has ended; None: it has not.
         given_back: Its release was sent after it was lost.
         request: Its first one, until that is answered.
@@ -695,8 +701,6 @@ class Possession(BodyScope, Releasing, Claim):
     """
 
     # Most leases never change these values: so the class has them, and not each lease.
-    cached = False
-    """It came without a request."""
     confirms = True
     """The exit of its body waits until the server has confirmed the release."""
     _extending: asyncio.Lock | None = None
@@ -755,6 +759,11 @@ class Possession(BodyScope, Releasing, Claim):
     def interval(self) -> tuple[float, float] | None:
         """What it holds of a range, as users see it."""
         return self._interval or self.steps.interval
+
+    @property
+    def cached(self) -> bool:
+        """Whether it came without a request, from what its session keeps."""
+        return False
 
     @property
     def shares_token(self) -> bool:
@@ -1820,7 +1829,7 @@ class Binding(Generic[LeaseT]):
                     return cast("LeaseT", None)
             grant = asked.grant
         assert grant is not None, "an acquire ends with a grant, an error, or refused"
-        lease.answer = None
+        lease.answer = lease.done = None
         # 4. Granted, but its session closes, or too little time is left of what was handed on.
         if self.engine.closing:
             lease.undo()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal, final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from .._tasks import empty_context
 from ..transport import (
@@ -47,6 +48,9 @@ still has to wake up."""
 _DEAF_RUN: Final = 4
 """Without pushes a woken process notices only at its next poll, and until then the lock is idle. So a run is
 longer without them: this many times the longest sleep."""
+
+_NONE: Final[Any] = MappingProxyType({})
+"""The waiters of a gate that has had none: many thousand leases may be held. None can be put here."""
 
 
 @final
@@ -316,11 +320,12 @@ class Gate:
         self._listens_along = False  # a request for its bell went with the one that asks
         self._unseated = 0  # the times in a row that it did not hang after a refusal, as far as is known
         self.here = Here(exclusive=resource.policy.exclusive)
-        self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
+        # Most gates never have a waiter: see `_make_room`.
+        self._queue: dict[Waiter, None] = _NONE  # in order; a waiter that leaves may stand anywhere
         # The waiters of the queue whose leases nest, by owner: a grant looks for the waiters of its owner.
-        self._nesting: dict[str, dict[Waiter, None]] = {}
+        self._nesting: dict[str, dict[Waiter, None]] = _NONE
         self._head: Waiter | None = None
-        self._beside: dict[Waiter, None] = {}  # the waiters that ask beside the head
+        self._beside: dict[Waiter, None] = _NONE  # the waiters that ask beside the head
         self._turns = Turns()
         self._entering = False  # one got in by the shared place, and the waiters of that time follow it
         self._in_turn = False  # the next head goes behind the waiters of other processes
@@ -329,7 +334,7 @@ class Gate:
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when the first task asked that has had no answer yet
         self.refusal: Refused | None = None  # the last one, while a waiter is left that it concerns
-        self._suspects: dict[Waiter, None] = {}  # the queued waiters that may wait for their own task
+        self._suspects: dict[Waiter, None] = _NONE  # the queued waiters that may wait for their own task
 
     @property
     def must_tell_others(self) -> bool:
@@ -366,7 +371,8 @@ class Gate:
         self._suspects[acquisition] = None
 
     def watch_no_more(self, acquisition: Waiter) -> None:
-        self._suspects.pop(acquisition, None)
+        if self._suspects:
+            self._suspects.pop(acquisition, None)
 
     def remaining(self, now: float) -> float | None:
         """Seconds that the holder's lease has left; None when unknown."""
@@ -488,6 +494,8 @@ class Gate:
         assert self.asking is lease, "it asks without a waiter"
         assert self._head is None, "while it asks there is no head"
         self.stirred = True
+        if self._queue is _NONE:
+            self._make_room()
         lease.waiter = self._head = waiter = Waiter(lease, None)
         self.asking = None
         self.pass_by(lease)
@@ -505,6 +513,8 @@ class Gate:
 
     def enter(self, acquisition: Waiter) -> None:
         self.stirred = True
+        if self._queue is _NONE:
+            self._make_room()
         if self.asking is not None:
             self.asking.another_comes()
         if self._head is None and not self.here.closed:
@@ -521,6 +531,10 @@ class Gate:
                 self._nesting.setdefault(acquisition.lease.owner, {})[acquisition] = None
             if self.policy.strict:
                 acquisition.sit_down()
+
+    def _make_room(self) -> None:
+        """The first waiter comes: it may stand in any of these."""
+        self._queue, self._nesting, self._beside, self._suspects = {}, {}, {}, {}
 
     def _keeps_place(self, acquisition: Waiter) -> bool:
         """Whether other waiters of this session need the place when this one gets in."""
@@ -604,19 +618,21 @@ class Gate:
 
         If not, then `holds_no_more` follows, which makes the head try right behind it.
         """
-        if not self.policy.quiet or token not in self.here:
+        policy, here, turns = self.policy, self.here, self._turns
+        if not policy.quiet or (here.first != token and token not in here):
             return True
-        if self.policy.exclusive and self.here.several:
-            return True
-        if not self.policy.exclusive and self._head is not None and not self._head.asleep:
+        if policy.exclusive:
+            if here.also:
+                return True
+        elif self._head is not None and not self._head.asleep:
             return True  # its try is on its way, and cannot go right behind
-        if self.policy.strict:
+        if policy.strict:
             # A waiter of another process may be the first: the request that is refused for it wakes it.
-            self._turns.owed = True
+            turns.owed = True
             return False
-        self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
-        self._turns.owed = not self._in_turn
-        return self._in_turn
+        self._in_turn = over = turns.over(self._engine.now(), self._engine.longest_sleep)
+        turns.owed = not over
+        return over
 
     def after_kept(self, tenure: Tenure) -> Waiter | Literal[False] | None:
         """The waiter of this session that has the kept lease next; None: no waiter, and the session keeps it.

@@ -19,6 +19,7 @@ from .._tasks import empty_context
 from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore
 from . import process
 from .clock import NEVER, dependable, margin, milliseconds
+from .layout import laid_out
 
 if TYPE_CHECKING:
     from .events import Events
@@ -44,6 +45,10 @@ _PATIENCE: Final = 1.0
 
 
 @final
+@laid_out(
+    *("options", "ahead", "ttl", "span", "deadline", "renewal_due", "holder", "watchdog"),
+    *("entered", "renewal", "watched", "guarded", "_changed", "doubted", "_retries"),
+)
 class Watch:
     """Until when the server has a lease, and the requests that say so: from its grant to its end.
 
@@ -69,7 +74,6 @@ class Watch:
         entered: When the watchdog tends it; infinity: it has no entry there, or none that counts.
         guarded: The guard looks after it, from the first body on.
         holder: The possession; None before the first one, between two of a tenure, and after the end.
-        margin: Seconds before the end at which the event loop must have run.
         renewal: The request that is under way; also a question whether it is held.
         renewal_due: Loop time of the next one.
         span: Seconds that were asked for last.
@@ -99,7 +103,6 @@ class Watch:
         self.options = options
         self.ahead = ahead
         self.ttl = self.span = ttl = options.ttl
-        self.margin = options.margin
         if options.max_hold is None and options.auto_renew:  # as `holds_from`
             self.deadline = sent + options.dependable
             grid = ttl / _GRID
@@ -160,6 +163,11 @@ class Watch:
         return self.deadline if self.stopping else self.deadline - self.grace
 
     @property
+    def margin(self) -> float:
+        """Seconds before the end at which the event loop must have run."""
+        return margin(self.span)
+
+    @property
     def grace(self) -> float:
         """Seconds before the end at which the body is to stop."""
         return self.options.grace
@@ -211,7 +219,6 @@ class Watch:
         """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
         self.ttl = ttl
         self.span = self.ttl_at(now)
-        self.margin = margin(self.span)
         self.deadline = min(self.deadline, now + dependable(self.span))
         self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
         if self.options.auto_renew and not self.at_limit:
@@ -278,7 +285,7 @@ class Watch:
         moment = steady - self.ahead  # as `moment`
         if moment < now:  # noqa: PLR1730 - asked often, and `max` takes longer
             moment = now
-        end = self.deadline if self.stopping else self.deadline - self.grace
+        end = self.deadline if self.stopping else self.deadline - self.options.grace  # as `next_end`
         if moment >= end:
             if moment >= self.deadline:
                 possession.lose(possession.why_over())
@@ -298,7 +305,8 @@ class Watch:
         else:  # it ends by itself, and may be lost before that
             self.renewal_due = NEVER
             self._ask_owned(possession, hears=hears)
-        return self.next_look(now)
+        again = now + (_PATIENCE if self.ttl > 6 * _PATIENCE else self.ttl / 6)  # as `next_look`
+        return again if again < end else end  # noqa: FURB136 - asked often, and `min` takes longer
 
     def count_suspension(self, possession: Possession) -> None:
         """The machine was suspended, so the lease is lost, or has that much less time."""
@@ -316,7 +324,6 @@ class Watch:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
         if self._end < NEVER:
             self.span = self.ttl_at(now)
-            self.margin = margin(self.span)
         changed = self._changed
         # Not after a request that a change has caused: where the server remembers few keys, one would cause
         # the next.
@@ -385,15 +392,17 @@ class Watch:
 
     def _renewed(self, held: Kept) -> None:
         renewal, self.renewal = self.renewal, None
-        possession = None if self.holder is None else self.holder()
-        if possession is None:
+        if (holder := self.holder) is None or (possession := holder()) is None:
             return
         if not held:
             possession.taken_away(held)
             return
         assert renewal is not None
-        self.confirmed(possession, renewal)
-        possession.engine.events.renewed(possession)
+        engine = possession.engine
+        sent, ahead = engine.timed(renewal.sent, renewal.sent_steady)  # as `confirmed`
+        self.holds_from(sent, ahead)
+        self._owned(possession, renewal)
+        engine.events.renewed(possession)
 
     def _is_owned(self, held: Kept) -> None:
         renewal, self.renewal = self.renewal, None

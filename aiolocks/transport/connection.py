@@ -400,7 +400,7 @@ class Multiplexed(asyncio.Protocol):
     def _put(self, call: Request[Any], now: float, steady: float) -> None:
         call.sent, call.sent_steady = now, steady
         call.written = True
-        if call.undoes:
+        if call.rare and call.undoes:
             call.until = math.inf
         self._inflight.append(call)
 
