@@ -115,10 +115,10 @@ RENEWAL = (1_330, 35)
 HELD = 2.7
 """KiB of a lease without a body, with its lock."""
 SHARED = {
-    "`Combiner.submit`": (4_520, 160, 2),
-    "`SingleFlight.do`": (4_780, 177, 2),
-    "`UniqueJob.run`": (3_800, 119, 2),
-    "`UniqueJob.run`, all wait": (3_090, 102, 2),
+    "`Combiner.submit`": (4_500, 160, 2),
+    "`SingleFlight.do`": (4_650, 172, 2),
+    "`UniqueJob.run`": (2_950, 95, 2),
+    "`UniqueJob.run`, all wait": (2_920, 95, 2),
 }
 """Bytecodes, calls and requests of a use of which no other session wants anything."""
 FILES = 12
