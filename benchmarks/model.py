@@ -56,15 +56,11 @@ class Spread:
     median: float
     minimum: float
     maximum: float
-    quartiles: tuple[float, float]
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         """Sums the values up."""
-        low, _, high = (
-            statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
-        )
-        return cls(list(values), statistics.median(values), min(values), max(values), (low, high))
+        return cls(list(values), statistics.median(values), min(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,14 @@ from ..lock.sources import Client, engine_of, source_of
 from ..transport.answers import Answer, Granted, Refused, Released, released, truth
 from ..transport.faults import goes_on
 from ..transport.keys import keys_of
-from ..transport.request import MOST_KNOWN, Argument, Request, Script
+from ..transport.request import IMPATIENT, MOST_KNOWN, Argument, Request, Script
 from ..transport.steps.checks import of_others, wrong_types
 from ..transport.steps.family import Family, Kind
 from ..transport.steps.listening import Listener
 from ..transport.steps.lock import FORCE_LOCK, LOCKS, LockSteps, read_locks
 from ..transport.steps.snapshots import Content, Snapshot
 from ..transport.steps.snapshots import whole_number as number_in
-from ..transport.steps.standing import SEATED, WAITING, letters
+from ..transport.steps.standing import IN_TURN, SEATED, WAITING, letters
 from .outcome import Outcome, ended
 from .serializers import JSON, Serializer, checked_serializer, dumped
 
@@ -347,11 +347,12 @@ class CombinerSteps(LockSteps):
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         """Takes the run, unless there are answers, or says for how long the present one may go on.
 
-        If items are brought, they are left first.
+        If items are brought, they are left first. No session lets another one go first, not even the one that
+        it has woken: a run is for the waiters of all sessions, and the sooner it begins, the better for each.
         """
         keys = self._asking if standing & (WAITING | SEATED) else self._asking[:-1]
         args: list[Argument] = [
-            *(token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing)),
+            *(token, ttl_ms, self._retention(ttl_ms), metadata, letters(standing & ~IN_TURN)),
             *self.bounds[:3],
             self._rows() if self.waiting else "",
             _IDLE_MS,
@@ -362,7 +363,7 @@ class CombinerSteps(LockSteps):
         args += brought.put
         answer = functools.partial(self._answer_to_brought, brought)
         request = Request(_ACQUIRE, self._bringing, tuple(args), answer, lane=token)
-        request.patient = False
+        request.rare |= IMPATIENT
         return request
 
     def take(self, token: str, after: int) -> Request[HandedOut | None]:

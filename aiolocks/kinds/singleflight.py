@@ -643,7 +643,7 @@ class Flight:
         """The function of that run waits for this call: what holds this one up holds up that one."""
         if caller._engine is not self._engine:
             return []
-        entered = self._engine.entered.by(caller._task)
+        entered = self._engine.entered.by(id(caller._task))
         runs = [run for run in entered if (found := run()) is not None and found.kind == "singleflight"]
         self._inside += runs
         for acquire in tuple(self._engine.waiting):

@@ -119,7 +119,7 @@ class TurnGroup:
 
     def is_inside(self) -> bool:
         """Whether the task is first itself, and would wait for itself to be through with it."""
-        inside = self._engine.entered.by(asyncio.current_task(self._engine.loop))
+        inside = self._engine.entered.by(id(asyncio.current_task(self._engine.loop)))
         return any(
             possession.kind == "turn" and possession.name == self._binding.name
             for possession in held(inside, lasting=True)

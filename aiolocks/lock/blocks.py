@@ -9,8 +9,10 @@ fixture may be set up and torn down in two tasks. Where the frame of the exit ha
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import weakref
+from asyncio import current_task
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, final
@@ -29,6 +31,9 @@ for one that has ended, as that of a stack, may have left its id to another one;
 object; and the entry of its task before it."""
 
 
+_numbers: Final = itertools.count()
+
+
 def _anything(_: object) -> bool:
     return True
 
@@ -40,10 +45,9 @@ class OpenBlocks(Generic[T]):
     Invariant: each block that is open has one entry, or its task is remembered as one whose entry was taken.
     """
 
-    __slots__ = ("_last_of", "_number", "_taken")
+    __slots__ = ("_last_of", "_taken")
 
     def __init__(self) -> None:
-        self._number = 0
         self._last_of: dict[asyncio.Task[Any], _Entry[T]] = {}
         # By task: frame and code of its block whose entry another exit has taken. Made when it is needed.
         self._taken: weakref.WeakKeyDictionary[asyncio.Task[Any], tuple[int, CodeType]] | None = None
@@ -55,8 +59,7 @@ class OpenBlocks(Generic[T]):
     def add(self, task: asyncio.Task[Any], entered: T) -> None:
         """The block of the caller's caller has entered: to be called by `__aenter__` itself."""
         frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way
-        self._number = number = self._number + 1
-        self._last_of[task] = id(frame), frame.f_code, number, entered, self._last_of.get(task)
+        self._last_of[task] = id(frame), frame.f_code, next(_numbers), entered, self._last_of.get(task)
 
     def take(
         self,
@@ -80,7 +83,7 @@ class OpenBlocks(Generic[T]):
                 no more.
         """
         frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `add`
-        task: Any = asyncio.current_task(loop)  # None stands for no task
+        task: Any = current_task(loop)  # None stands for no task
         last = self._last_of.get(task)
         if last is not None and last[1] is frame.f_code and last[0] == id(frame):
             if last[4] is None:
@@ -201,23 +204,16 @@ class Entered(Generic[PossessionT]):
         self._of: dict[int, list[weakref.ref[PossessionT]]] = {}
 
     def add(self, task: asyncio.Task[Any], watch: weakref.ref[PossessionT]) -> None:
-        inside = self._of.get(id(task))
-        if inside is None:
-            self._of[id(task)] = [watch]
-        else:
-            inside.append(watch)
+        self._of.setdefault(id(task), []).append(watch)
 
     def remove(self, task: asyncio.Task[Any], possession: PossessionT) -> None:
-        inside = self._of.get(id(task))
-        if inside is None:
-            return
+        inside = self._of.pop(id(task), [])
         if len(inside) == 1 and inside[0]() is possession:
             inside.clear()  # a wait of that task may look at it
-        else:
-            inside[:] = [watch for watch in inside if watch() not in (possession, None)]
-            if inside:
-                return
-        del self._of[id(task)]
+            return
+        inside[:] = [watch for watch in inside if watch() not in (possession, None)]
+        if inside:
+            self._of[id(task)] = inside
 
     def shared(self, task: asyncio.Task[Any]) -> list[weakref.ref[PossessionT]]:
         """The leases that this task has entered, to which other code may add until `forget`.
@@ -230,9 +226,9 @@ class Entered(Generic[PossessionT]):
         """The task has ended."""
         self._of.pop(id(task), None)
 
-    def by(self, task: asyncio.Task[Any] | None) -> Inside[PossessionT]:
-        """The leases that this task has entered, to be read by `held` while the task waits."""
-        return self._of.get(id(task), ())
+    def by(self, task: int) -> Inside[PossessionT]:
+        """The leases that the task of this id has entered, to be read by `held` while the task waits."""
+        return self._of.get(task, ())
 
 
 def held(inside: Inside[PossessionT], *, lasting: bool = False) -> list[PossessionT]:

@@ -14,7 +14,7 @@ import weakref
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage] - as `get_running_loop`, without an error
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, TypeVar, final
 
 from .._tasks import empty_context, spawn
@@ -62,15 +62,15 @@ class Tokens:
     def take(self) -> str:
         """128 random bits."""
         if not self._unused:
-            fetched = os.urandom(_BYTES * _AT_ONCE).hex()
-            length = 2 * _BYTES
-            self._unused = [fetched[at : at + length] for at in range(0, len(fetched), length)]
+            self._unused = os.urandom(_BYTES * _AT_ONCE).hex(" ", _BYTES).split()
         return self._unused.pop()
 
 
 # -- The holder of a lease in words, as they stand on the server beside it.
 
 _quote: Final = json.encoder.encode_basestring_ascii
+_TEXTS: Final = 128
+"""The most texts that a session remembers, of the tasks that asked last."""
 
 
 @final
@@ -81,14 +81,17 @@ class Description:
         pid: The process of the session.
     """
 
-    __slots__ = ("_like", "_loop", "_process", "_text")
+    __slots__ = ("_loop", "_made")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
         self._loop = loop
-        self._process = whereabouts(pid)
-        # The last one, and what it was made of: the many leases of a task have one text.
-        self._text = ""
-        self._like: tuple[str, str, str] | None = None
+        process = whereabouts(pid)
+
+        @lru_cache(_TEXTS)  # the many leases of a task have one text
+        def made(task: str, user: str, more: str) -> str:
+            return f'{{{process},"task":{_quote(task)},"user":{user}{more}}}'
+
+        self._made = made
 
     def text(self, user: str, more: str = "") -> str:
         """As JSON: the running task, and what the user adds.
@@ -96,11 +99,7 @@ class Description:
         `more` is further fields, each with a comma before it.
         """
         task = asyncio.current_task(self._loop)
-        like = ("" if task is None else task.get_name(), user, more)
-        if like != self._like:
-            self._like = like
-            self._text = f'{{{self._process},"task":{_quote(like[0])},"user":{user}{more}}}'
-        return self._text
+        return self._made("" if task is None else task.get_name(), user, more)
 
 
 # -- The settings of a session.

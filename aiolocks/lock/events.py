@@ -147,13 +147,22 @@ class Events:
     not told.
     """
 
-    __slots__ = ("_hooks", "_told", "counters", "tells_waited", "wants_holders")
+    __slots__ = (
+        "_hooks",
+        "_on_acquired",
+        "_on_released",
+        "_told",
+        "counters",
+        "tells_waited",
+        "wants_holders",
+    )
 
     def __init__(self, listeners: Iterable[object]) -> None:
         self.counters: Final = Counters()
         self.wants_holders = False
         self._told: set[Hashable] = set()
         self._hooks: dict[str, list[Callable[[LockEvent], object]]] = {name: [] for name in HOOKS}
+        self._on_acquired, self._on_released = self._hooks["on_acquired"], self._hooks["on_released"]
         if not isinstance(listeners, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"listeners must be several, as in [listener], not {type(listeners).__name__}")
         for listener in listeners:
@@ -301,14 +310,12 @@ class Events:
             _tell(hooks, LockEvent(kind=kind, name=name, items=items, reason=reason))
 
     def acquired(self, lease: Possession, seconds: float, holders: tuple[HolderInfo, ...] = ()) -> None:
-        counters = self.counters
-        counters.acquisitions += 1
-        waits = counters.wait  # as `add`
+        waits = self.counters.wait  # as `add`
         waits.counts[bisect_left(BOUNDS, seconds)] += 1
         waits.total += seconds
         if log.isEnabledFor(DEBUG):
             log.debug("%s: acquired after %.3f s", _named(lease), seconds)
-        if hooks := self._hooks["on_acquired"]:
+        if hooks := self._on_acquired:
             _tell_holder(lease, hooks, _of(lease, seconds, cached=lease.cached, holders=holders))
 
     def taken(self, lease: Possession) -> None:
@@ -413,10 +420,10 @@ class Events:
         holds = self.counters.hold  # as `add`
         holds.counts[bisect_left(BOUNDS, seconds)] += 1
         holds.total += seconds
-        if self._hooks["on_released"] or log.isEnabledFor(DEBUG):
+        if self._on_released or log.isEnabledFor(DEBUG):
             inside = within(lease.context)
             inside(log.debug, "%s: released after %.3f s", _named(lease), seconds)
-            inside(_tell, self._hooks["on_released"], _of(lease, seconds))
+            inside(_tell, self._on_released, _of(lease, seconds))
 
     def lost(self, lease: Possession, seconds: float, reason: str, *, more: bool, told: bool = True) -> None:
         """`told`: in a line of its own, or of several; else at `DEBUG` only."""
@@ -459,7 +466,7 @@ class Events:
             many="%d leases were released, and Redis did not confirm that; their ttl frees them%s: %s",
             why=why,
         )
-        if hooks := self._hooks["on_released"]:
+        if hooks := self._on_released:
             inside(_tell, hooks, _of(lease, seconds, "unconfirmed"))
 
     def detached(self, lease: Possession, seconds: float) -> None:

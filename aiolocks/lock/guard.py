@@ -85,10 +85,10 @@ class Ward:
         watch.guarded = True
         # Twice the margin is half of the span at most, which is known sooner.
         if (
-            watch.deadline - _guard.looks_at < watch.span / 2
-            and watch.deadline - 2 * watch.margin < _guard.looks_at
+            watch.deadline - the_thread.looks_at < watch.span / 2
+            and watch.deadline - 2 * watch.margin < the_thread.looks_at
         ):
-            _guard.look_now()
+            the_thread.look_now()
 
     def again(self, watch: Watch) -> None:
         """The end of that lease may be earlier than it was."""
@@ -184,7 +184,7 @@ def ward(loop: asyncio.AbstractEventLoop, watches: set[Watch], mode: GuardMode) 
     if mode is None or abs(time.monotonic() - loop.time()) > _FOREIGN_CLOCK:
         return None
     made = Ward(loop, watches, exits=mode == "exit")
-    _guard.wards.add(made)
+    the_thread.wards.add(made)
     return made
 
 
@@ -270,13 +270,13 @@ class _Guard:
             return time.monotonic() + 1.0
 
 
-_guard = _Guard()
+the_thread = _Guard()
 
 
 def _forked() -> None:
     """The child has none of the threads, and needs new sessions."""
-    global _guard  # noqa: PLW0603 - the one of this process
-    _guard = _Guard()
+    global the_thread  # noqa: PLW0603 - the one of this process
+    the_thread = _Guard()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,11 +1,13 @@
-"""A lease, from the first request for it to its end: its states, its body, and the ways to let go of it.
+"""A lease, from the first request for it to its end: its states, its body, and its release.
+
+Users see one of five states (`LeaseState`), of which three are final (`End`):
 
 ```
 HELD ⇄ UNKNOWN        a renewal went unanswered, and time is left / it was answered after all
 HELD, UNKNOWN → LOST, RELEASED, DETACHED
 ```
 
-The last three are final.
+What the session may send for a lease depends on its phase, for which `Possession` has the table.
 
 A lease may be relied on until its local deadline: the time right before the request that the server confirmed
 last, plus the ttl, less a drift of 1 % and 2 ms. When Redis is silent, this clock alone decides.
@@ -32,6 +34,7 @@ import contextvars
 import enum
 import json
 import sys
+from asyncio import current_task
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -57,13 +60,15 @@ from ..transport import (
     ignore,
 )
 from ..transport.answers import FREED_ALONE
+from ..transport.request import FINAL
 from ..transport.steps.base import NameSteps
-from . import process
+from . import guard, process
 from .backoff import SILENT
 from .blocks import told_at_exit
 from .clock import READING, dependable, milliseconds
 from .events import how_it_ended
 from .inside import FEW, INSIDE, nested
+from .layout import laid_out
 from .misuse import AsyncOnly
 from .notes import note
 from .options import (
@@ -309,7 +314,6 @@ class BodyScope:
     """
 
     _before = 0  # the count right before our own cancellation
-    _cancels = True  # a loss cancels the body (`on_lost="cancel"`)
     _notice: _Notice | None = None
     ended = False
     left = False
@@ -317,17 +321,26 @@ class BodyScope:
     task: Any = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
+        task = current_task(loop)  # for a loop that is given, Python need not ask the kernel
         if task is None:
             raise RuntimeError(_NO_TASK)
-        self.loop = loop
+        self._loop = loop
         self.task = task
         self._at_entry = task.cancelling()
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    @property
+    def _cancels(self) -> bool:
+        """Whether a loss cancels the body (`on_lost="cancel"`)."""
+        return True
+
+    @property
     def entered_here(self) -> bool:
         """Whether this is the task that has entered."""
-        return asyncio.current_task(self.loop) is self.task
+        return current_task(self.loop) is self.task
 
     @property
     def cancellable(self) -> bool:
@@ -548,8 +561,9 @@ class Releasing:
         """It begins. `corked`: something follows that is to leave in the same write."""
         engine = self.engine
         self._until = until
-        self._followed = corked
-        self._waiters = []
+        self._corked = corked
+        if self._waiters is None:
+            self._waiters = []
         # As `Request.ask`.
         command.on_reply = self._replied
         command.on_fault = self._failed
@@ -557,7 +571,7 @@ class Releasing:
         command.on_late = engine.wake_own
         self._call = command
         if at_once:
-            command.final = True
+            command.rare |= FINAL
         engine.send(command, at_once=at_once, corked=corked)
 
     def until_ended(self) -> asyncio.Future[None]:
@@ -584,7 +598,7 @@ class Releasing:
             self.rung = released.rung
             if released.thief:
                 self.thief = released.thief
-        if self._followed and call.as_eval:
+        if self._corked and call.as_eval:
             self.overtaken = True
         self._finish()
         if self.rung:
@@ -626,6 +640,11 @@ class Phase(enum.Enum):
     ENDED = enum.auto()
 
 
+@laid_out(
+    *("target", "engine", "steps", "token", "metadata", "at_least_ms", "context", "ttl_ms"),
+    *("_timeout", "_asker", "started", "_standing", "request", "done", "answer", "answered_at"),
+    *("fencing_token", "granted_at", "term", "watch", "acquirer", "task", "_at_entry"),
+)
 class Possession(BodyScope, Releasing, Claim):
     """One lease, from the first request for it to its end: also its body, and its release.
 
@@ -669,10 +688,9 @@ class Possession(BodyScope, Releasing, Claim):
         context: The context of the acquire, with the variables of a request: what becomes of the lease is
             told in it. None once there is nothing more to tell.
         claim: What the server knows it by: itself, but for a lease that its session keeps between uses.
-        done: Resolved once, when the acquire has ended.
+        done: Resolved once, when the acquire has ended; None once its task knows.
         end: How it has ended; None: it has not.
         given_back: Its release was sent after it was lost.
-        inside: The leases that the waiting task has entered.
         request: Its first one, until that is answered.
         seizes: It is taken from its holder by force.
         started: Loop time at which the acquire began.
@@ -705,12 +723,12 @@ class Possession(BodyScope, Releasing, Claim):
     stop_reason = ""
     waiter: Acquiring | None = None
     watch: Watch | None = None
+    _asker: int  # the id of the waiting task
     _standing: int
     _timeout: float | None
     answered_at: float
     fencing_token: int
     granted_at: float
-    inside: Inside[Possession]
     started: float
     term: Watch
 
@@ -730,6 +748,14 @@ class Possession(BodyScope, Releasing, Claim):
     @property
     def claim(self) -> Claim:
         return self
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.engine.loop
+
+    @property
+    def _cancels(self) -> bool:
+        return self.target.options.on_lost == "cancel"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -779,7 +805,7 @@ class Possession(BodyScope, Releasing, Claim):
         target, engine = self.target, self.engine
         gate, options, loop = target.gate, target.options, engine.loop
         self._timeout = blocking_timeout
-        self.inside = engine.entered.by(asyncio.current_task(loop))
+        self._asker = id(current_task(loop))
         self.started = started = engine.now()
         standing = gate.first_standing
         if gate.stirred and gate.next_in_turn():
@@ -820,12 +846,12 @@ class Possession(BodyScope, Releasing, Claim):
         self.waiter = waiter = kind(self, blocking_timeout)
         waiter.start()  # which a listener may end
 
-    def promoted(self) -> tuple[Request[Answer], int, float | None]:
-        """Its waiter goes on: with the request, how that stands to other waiters, and the patience."""
+    def promoted(self) -> tuple[Request[Answer], int, float | None, Inside[Possession]]:
+        """Its waiter goes on: with the request, its standing, the patience, and what the task has entered."""
         request, self.request = self.request, None
         assert request is not None, "its request was answered"
         del self.engine.waiting[self]
-        return request, self._standing, self._timeout
+        return request, self._standing, self._timeout, self.engine.entered.by(self._asker)
 
     def another_comes(self) -> None:
         """The gate: another task comes, or has got in."""
@@ -851,14 +877,17 @@ class Possession(BodyScope, Releasing, Claim):
     def _answered(self, answer: Answer) -> None:
         request, target, engine = self.request, self.target, self.engine
         assert request is not None
-        now, steady, in_time = engine.now(), clocks.steady(), target.options.dependable
+        options, sent = target.options, request.sent
+        steady, now = clocks.steady(), engine.now()  # so a pause between both is no suspension
+        ahead = steady - now
+        if ahead - (request.sent_steady - sent) > READING:
+            sent, ahead = engine.timed(sent, request.sent_steady)
         if (
             type(answer) is not Granted
             or answer.rung
             or request.unconfirmed
-            or target.options.replicas
-            or now - request.sent >= in_time
-            or steady - request.sent_steady >= in_time
+            or options.replicas
+            or now - sent >= options.dependable
         ):
             target.gate.promote(self)  # in doubt, the waiter decides: it is what the request calls back now
             request.on_reply(answer)
@@ -867,8 +896,8 @@ class Possession(BodyScope, Releasing, Claim):
         request.on_reply = request.on_fault = ignore  # a round of a quorum knows it for longer
         self.answer = answer
         self.answered_at = now
-        answer.sent = request.sent
-        answer.sent_steady = request.sent_steady
+        answer.sent = sent
+        answer.ahead = ahead
         del engine.waiting[self]
         target.gate.first_ask_granted(self, answer.others, now)
         if not self.done.done():
@@ -883,16 +912,12 @@ class Possession(BodyScope, Releasing, Claim):
     def hold(self, grant: Granted) -> bool:
         """Its task has it now. False: too little time is left, as of a lease that was handed on."""
         assert not hasattr(self, "term"), "what was held is not granted again"
-        engine, sent = self.engine, grant.sent
-        ahead = clocks.steady() - engine.now()
-        if ahead - (grant.sent_steady - sent) > READING:  # as `Engine.timed`
-            sent, ahead = engine.timed(sent, grant.sent_steady)
+        engine, options = self.engine, self.target.options
         self.fencing_token = grant.fencing_token
-        self.granted_at = sent
-        options = self.target.options
+        self.granted_at = sent = grant.sent
         if not options.confirm:
             self.confirms = False
-        self.term = Watch(options, sent, ahead, hears=engine.hears)
+        self.term = Watch(options, sent, grant.ahead, hears=engine.hears)
         engine.watchdog.watch(self)
         return True
 
@@ -1148,13 +1173,17 @@ class Possession(BodyScope, Releasing, Claim):
         """A future for the end of the release, which the first call begins; None: the lease has ended."""
         if self.end is None:
             watch = self.watch
-            if watch is not None:  # below as `Watch.moment`
-                if clocks.steady() - watch.ahead >= watch.deadline or self.engine.now() >= watch.deadline:
-                    self.lose(self.why_over())
-                    self._give_back()
-                    return None
-                self.send_release()
-            return self.until_ended()
+            if watch is None:
+                return self.until_ended()
+            engine = self.engine  # below as `Watch.moment`
+            if clocks.steady() - watch.ahead >= watch.deadline or engine.now() >= watch.deadline:
+                self.lose(self.why_over())
+                self._give_back()
+                return None
+            ended: asyncio.Future[None] = engine.loop.create_future()
+            self._waiters = [ended]
+            self.send_release()
+            return ended
         if self.lost:
             self._give_back()
         return None
@@ -1174,23 +1203,24 @@ class Possession(BodyScope, Releasing, Claim):
 
     def send_release(self) -> None:
         """Sends its release."""
-        # The order matters: no renewal may be sent after the release, and the try of the next waiter of this
-        # session must be sent right after it.
+        # 1. No renewal may be sent after the release.
         watch = self.watch
         self.watch = None
         assert watch is not None, "only what is held is released"
         watch.end()
+        # 2. Where a waiter of this session asks right behind it, it need not wake one of another process.
         gate = self.target.gate
         token = self.token
         awaited = gate.stirred and gate.awaited
         ring = not awaited or gate.holder_releasing(token)
         self._releasing = True
+        # 3. `holds_no_more` makes that waiter ask, in the same write.
         if self.confirms:
             self.send(self.release_used(ring=ring), self.term.deadline, corked=awaited)
             gate.holds_no_more(token)
             return
-        # No task waits for the answer. So the release is written in this very step, and not with the try of
-        # the next waiter of this session: the process may end after it.
+        # 4. Where no exit waits for the answer, the release is written in this very step, and not with the
+        # request of the next waiter: the process may end after it.
         self.engine.unconfirmed[self] = None
         self.send(self.release_used(ring=ring), self.term.deadline, corked=False, at_once=True)
         gate.holds_no_more(token)
@@ -1206,16 +1236,16 @@ class Possession(BodyScope, Releasing, Claim):
                 engine.unconfirmed.pop(self, None)
             if self.end is not None:
                 pass  # lost while the release was under way
-            elif self.fault is not None:
-                why = "its release was not confirmed in time; the ttl frees it"
-                self.lose(why, unconfirmed=self.fault.error)
-                self._give_back()
             elif self.thief and self.lost_to(self.thief):
                 pass
             elif self.freed:
                 self._end(RELEASED)
                 engine.events.released(self, engine.now() - self.granted_at)
                 self.context = None
+            elif self.fault is not None:
+                why = "its release was not confirmed in time; the ttl frees it"
+                self.lose(why, unconfirmed=self.fault.error)
+                self._give_back()
             else:
                 self.lose("the server no longer had it as the holder when it was released")
             if self.rung or self.overtaken or gate.stirred:
@@ -1351,12 +1381,15 @@ class Lease(AsyncOnly):
 
     _elsewhere = "hand it over by `handle = lease.detach()` here and `await lock.adopt(handle)` there"
 
-    __slots__ = ("__weakref__", "_engine", "_metadata", "_possession")
+    __slots__ = ("__weakref__", "_metadata", "_possession")
 
     def __init__(self, binding: Binding[Any], possession: Possession, grant: Granted) -> None:
-        self._engine = binding.engine
         self._metadata = binding.metadata
         self._possession = possession
+
+    @property
+    def _engine(self) -> Engine:
+        return self._possession.engine
 
     @property
     def _bears(self) -> bool:
@@ -1568,21 +1601,21 @@ class Lease(AsyncOnly):
             or engine.pid != process.pid
         ):
             watch = possession.entrance()
-        loop = engine.loop
-        task = asyncio.current_task(loop)  # for a loop that is given, Python need not ask the kernel
+        task = current_task(engine.loop)  # below as `BodyScope.__init__`
         if task is None:
             raise RuntimeError(_NO_TASK)
-        possession.loop = loop
         possession.task = task
-        possession._cancels = cancels = possession.target.options.on_lost == "cancel"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `BodyScope.__init__`
-        possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
+        possession._at_entry = task.cancelling()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if watch.stopping:
             possession.cancel(possession.stop_reason)
         engine.entered.add(task, ref(possession))
         around = INSIDE.get()
         INSIDE.set((ref(self), None, 1, FEW) if around is None else nested(ref(self), around))
-        if cancels and not watch.guarded and engine.ward is not None:
-            engine.ward.enter(watch)
+        ward = possession.target.ward
+        if ward is not None and not watch.guarded:
+            watch.guarded = True  # as `Ward.enter`, which looks closer
+            if watch.deadline - guard.the_thread.looks_at < watch.span / 2:
+                ward.enter(watch)
         return task
 
     async def __aexit__(  # noqa: C901, PLR0912 - one coroutine: a second one for the release would show
@@ -1596,6 +1629,7 @@ class Lease(AsyncOnly):
             label, name = possession.label, self.name
             await told_at_exit(LockNotOwnedError(label, name, "its block was left in another task"), exc)
             return
+        # 1. The body has ended: by our own cancellation alone, or by other causes.
         error: LockError | None = None
         cancelled_by_us = False
         if possession.told:
@@ -1606,20 +1640,21 @@ class Lease(AsyncOnly):
         if innermost is not None and innermost[0]() is self:
             INSIDE.set(innermost[1])
         engine.entered.remove(task, possession)
+        # 2. Its release, for which an exit with `confirm=False` does not wait.
         try:
             if possession.end is not DETACHED:
-                if engine.pid != process.pid or asyncio.current_task(engine.loop) is not task:
+                if engine.pid != process.pid or current_task(engine.loop) is not task:
                     possession.ensure_here()
                 ended = possession.begin_release()
                 if ended is not None and (possession.confirms or possession.end is not None):
-                    if isinstance(exc, asyncio.CancelledError):
+                    if exc is not None and isinstance(exc, asyncio.CancelledError):
                         await wait_shielded(possession.until_ended, cancelled_by=exc)
                     else:
                         try:
                             await ended
                         except asyncio.CancelledError as cancelled:
                             await hold_up(possession.until_ended, cancelled)
-                if possession.end is not RELEASED or possession.fault is not None:
+                if possession.end is not RELEASED:
                     error = possession.how_released()
         except LockNotOwnedError as not_here:  # a fork of the holder
             error = not_here
@@ -1628,6 +1663,7 @@ class Lease(AsyncOnly):
                 error = possession.loss(possession.why_ended())
         finally:
             possession.ended = True
+        # 3. What the exit raises, or notes on the exception of the body.
         if error is not None or possession.told:
             # A raised error knows this frame: so this frame must not know the error.
             try:
@@ -1681,6 +1717,7 @@ class Binding(Generic[LeaseT]):
         gate: The queue of the tasks of the session that want the same thing.
         label: Its kind, as messages call it.
         user_json: The metadata of the session and of the lock, as JSON.
+        ward: Guards the bodies that are to be cancelled when their lease is lost; None where none is.
     """
 
     __slots__ = (
@@ -1694,6 +1731,7 @@ class Binding(Generic[LeaseT]):
         "options",
         "resource",
         "user_json",
+        "ward",
     )
 
     def __init__(
@@ -1717,6 +1755,7 @@ class Binding(Generic[LeaseT]):
         self.metadata = {**engine.settings.metadata, **options.metadata} or NO_METADATA
         self.user_json = engine.settings.user_json(self.metadata)
         self.beside = beside
+        self.ward = engine.ward if options.on_lost == "cancel" else None
 
     @property
     def kind(self) -> str:
@@ -1755,17 +1794,26 @@ class Binding(Generic[LeaseT]):
         if blocking_timeout == 0:
             once = True
         try:
+            # 1. The lease asks by itself where no task of this session waits for it or excludes it. Else a
+            # waiter asks when its turn comes, or an attempt does at once.
             gate = self.gate
-            idle = gate.asking is None and not gate.here.closed and (not gate.stirred or gate.settled)
-            if idle and not once:  # as `Gate.idle`
+            if (
+                not once
+                and gate.asking is None  # below as `Gate.idle`
+                and not gate.here.closed
+                and (not gate.stirred or gate.settled)
+            ):
                 lease.ask(blocking_timeout)
             else:
                 lease.wait(Attempt if once else Waiter, blocking_timeout)
             await lease.done
         except BaseException:
-            if lease.done is not None:
+            # 2. Cancelled, or a listener has raised: what was sent is undone, and the next waiter goes on.
+            if lease.done is not None:  # else nothing was sent
                 self._left(lease)
             raise
+        # 3. It has ended: with a plain grant (`answer`), or as its waiter says, by a grant, an error, or
+        # neither, which is a refusal.
         grant, asked = lease.answer, lease.waiter
         if asked is not None:
             lease.waiter = None  # which refers to the lease
@@ -1778,7 +1826,8 @@ class Binding(Generic[LeaseT]):
                     return cast("LeaseT", None)
             grant = asked.grant
         assert grant is not None, "an acquire ends with a grant, an error, or refused"
-        lease.answer = None
+        lease.answer = lease.done = None
+        # 4. Granted, but its session closes, or too little time is left of what was handed on.
         if self.engine.closing:
             lease.undo()
             self._tell_not_had(asked or lease, "closed")
@@ -1786,6 +1835,7 @@ class Binding(Generic[LeaseT]):
         if not lease.hold(grant):
             lease.undo()
             return cast("LeaseT", AGAIN)
+        # 5. It is held.
         if asked is None:
             self.engine.events.acquired(lease, lease.answered_at - lease.started)
         else:
@@ -1904,7 +1954,7 @@ class Binding(Generic[LeaseT]):
                 self.label, self.name, "it was adopted before, released, or its ttl has passed"
             )
         grant = Granted(fencing_token, 0)
-        grant.sent, grant.sent_steady = call.sent, call.sent_steady
+        grant.sent, grant.ahead = engine.timed(call.sent, call.sent_steady)
         lease = Possession(self, new)
         lease.at_least_ms = at_least_ms
         lease.ttl_ms = ttl_ms

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, ParamSpec, TypedDict, TypeVar, cast, final
 
 from ..errors import ConfigurationError
-from .clock import dependable, margin, milliseconds
+from .clock import dependable, milliseconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -190,15 +190,12 @@ class Options:
     first_ttl_ms: int = field(init=False)
     dependable: float = field(init=False)
     """How much of it the holder may rely on; see `clock.dependable`."""
-    margin: float = field(init=False)
-    """As `clock.margin`."""
 
     def __post_init__(self) -> None:
         first = self.ttl if self.max_hold is None else min(self.ttl, self.max_hold)
         object.__setattr__(self, "first_ttl", first)
         object.__setattr__(self, "first_ttl_ms", milliseconds(first))
         object.__setattr__(self, "dependable", dependable(first))
-        object.__setattr__(self, "margin", margin(first))
         object.__setattr__(self, "at_least_ms", milliseconds(self.at_least))
         check_at_least(self.at_least_ms, self.first_ttl_ms)
         check_grace(self.grace, first)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal, final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from .._tasks import empty_context
 from ..transport import (
@@ -48,6 +49,9 @@ _DEAF_RUN: Final = 4
 """Without pushes a woken process notices only at its next poll, and until then the lock is idle. So a run is
 longer without them: this many times the longest sleep."""
 
+_NONE: Final[Any] = MappingProxyType({})
+"""The waiters of a gate that has had none: many thousand leases may be held. None can be put here."""
+
 
 @final
 class Turns:
@@ -60,51 +64,43 @@ class Turns:
     `longest_sleep` is that of a waiter that does not hear; None where bells are heard.
     """
 
-    __slots__ = ("_giving", "_run", "_since", "others", "owed", "yielding_until")
+    __slots__ = ("giving", "others", "owed", "run", "since", "yielding_until")
 
     def __init__(self) -> None:
-        self._giving = False  # the release under way gives another process its turn
+        self.giving = False  # the release under way gives another process its turn
         self.others = 0  # waiters in the queue on the server, as of the last grant to this session
-        self._run = 0
-        self._since = 0.0
+        self.run = 0  # the hand-overs in a row
+        self.since = 0.0  # when the first of the run was granted
         self.yielding_until = 0.0  # when the woken waiter of another process has had its chance; 0: none
         self.owed = False  # a holder let go without waking another process: that is still to be done
 
     def granted(self, others: int, now: float) -> None:
         if self.owed:
-            self._run += 1
+            self.run += 1
         else:
-            self._run = 0
-            self._since = now
-        self.owed = self._giving = False
+            self.run = 0
+            self.since = now
+        self.owed = self.giving = False
         self.yielding_until = 0.0  # the waiter that was woken has had its chance
-        self.others = others
-
-    def begin(self, others: int, now: float) -> None:
-        """As `granted`, where nothing is owed."""
-        self._giving = False
-        self._run = 0
-        self._since = now
-        self.yielding_until = 0.0
         self.others = others
 
     def others_ask(self) -> None:
         """Another session asks for what this session holds: the other session's turn is next."""
-        self._run = _RUN
+        self.run = _RUN
         self.others = max(1, self.others)
 
     def over(self, now: float, longest_sleep: float | None) -> bool:
         """Whether it is another process's turn, although a task of this session waits."""
         if longest_sleep is not None:
-            over = now - self._since >= _DEAF_RUN * longest_sleep
+            over = now - self.since >= _DEAF_RUN * longest_sleep
         else:
-            over = self._run >= _RUN or now - self._since >= _RUN_SECONDS
-        self._giving = over and self.others > 0
-        return self._giving
+            over = self.run >= _RUN or now - self.since >= _RUN_SECONDS
+        self.giving = over and self.others > 0
+        return self.giving
 
     def rang(self, now: float, longest_sleep: float | None) -> float:
         """Another process was woken: for how many seconds it goes first."""
-        giving, self._giving = self._giving, False
+        giving, self.giving = self.giving, False
         seconds = _YIELDING
         if longest_sleep is not None:
             seconds = longest_sleep if giving else 0.0  # too long to lie idle for each single hand-over
@@ -132,8 +128,8 @@ class Here:
         also: The other holders: steps and lease, by their tokens.
         first: The token of one that holds it, if any does; there are several where they do not exclude each
             other, or where the server has lost its data.
-        lease_ref: The lease of the first.
-        steps: Those of the first.
+        lease_ref: The lease of the first, or of the one that was the first.
+        steps: Those of the first, in the same way.
     """
 
     __slots__ = ("_exclusive", "also", "closed", "first", "lease_ref", "steps")
@@ -163,7 +159,7 @@ class Here:
     @property
     def lease(self) -> Possession | None:
         """That of the first; None: none holds it, or no code refers to the lease any more."""
-        return None if self.lease_ref is None else self.lease_ref()
+        return None if self.first is None or self.lease_ref is None else self.lease_ref()
 
     def _holders(self) -> Iterator[tuple[str, NameSteps]]:
         if self.first is not None and self.steps is not None:
@@ -195,7 +191,7 @@ class Here:
     def remove(self, token: str) -> bool:
         """Whether it did hold."""
         if self.first == token:
-            self.first = self.lease_ref = None
+            self.first = None
             if self.also:
                 self.first, (self.steps, self.lease_ref) = self.also.popitem()
             self.closed = self._exclusive and self.first is not None
@@ -324,11 +320,12 @@ class Gate:
         self._listens_along = False  # a request for its bell went with the one that asks
         self._unseated = 0  # the times in a row that it did not hang after a refusal, as far as is known
         self.here = Here(exclusive=resource.policy.exclusive)
-        self._queue: dict[Waiter, None] = {}  # in order; a waiter that leaves may stand anywhere
+        # Most gates never have a waiter: see `_make_room`.
+        self._queue: dict[Waiter, None] = _NONE  # in order; a waiter that leaves may stand anywhere
         # The waiters of the queue whose leases nest, by owner: a grant looks for the waiters of its owner.
-        self._nesting: dict[str, dict[Waiter, None]] = {}
+        self._nesting: dict[str, dict[Waiter, None]] = _NONE
         self._head: Waiter | None = None
-        self._beside: dict[Waiter, None] = {}  # the waiters that ask beside the head
+        self._beside: dict[Waiter, None] = _NONE  # the waiters that ask beside the head
         self._turns = Turns()
         self._entering = False  # one got in by the shared place, and the waiters of that time follow it
         self._in_turn = False  # the next head goes behind the waiters of other processes
@@ -337,7 +334,7 @@ class Gate:
         self.refused_until: float | None = None
         self.silent_since: float | None = None  # when the first task asked that has had no answer yet
         self.refusal: Refused | None = None  # the last one, while a waiter is left that it concerns
-        self._suspects: dict[Waiter, None] = {}  # the queued waiters that may wait for their own task
+        self._suspects: dict[Waiter, None] = _NONE  # the queued waiters that may wait for their own task
 
     @property
     def must_tell_others(self) -> bool:
@@ -374,7 +371,8 @@ class Gate:
         self._suspects[acquisition] = None
 
     def watch_no_more(self, acquisition: Waiter) -> None:
-        self._suspects.pop(acquisition, None)
+        if self._suspects:
+            self._suspects.pop(acquisition, None)
 
     def remaining(self, now: float) -> float | None:
         """Seconds that the holder's lease has left; None when unknown."""
@@ -468,7 +466,11 @@ class Gate:
         if self.contended_bell and not others:  # with others, it is likely to be refused next time
             self.contended_bell = b""
         turns, here = self._turns, self.here
-        turns.begin(others, now)
+        turns.giving = False  # as `Turns.granted`
+        turns.run = 0
+        turns.since = now
+        turns.yielding_until = 0.0
+        turns.others = others
         if here.first is None:  # as `Here.add`
             here.first = lease.token
             here.steps = lease.steps
@@ -487,6 +489,8 @@ class Gate:
         assert self.asking is lease, "it asks without a waiter"
         assert self._head is None, "while it asks there is no head"
         self.stirred = True
+        if self._queue is _NONE:
+            self._make_room()
         lease.waiter = self._head = waiter = Waiter(lease, None)
         self.asking = None
         self.pass_by(lease)
@@ -504,6 +508,8 @@ class Gate:
 
     def enter(self, acquisition: Waiter) -> None:
         self.stirred = True
+        if self._queue is _NONE:
+            self._make_room()
         if self.asking is not None:
             self.asking.another_comes()
         if self._head is None and not self.here.closed:
@@ -520,6 +526,10 @@ class Gate:
                 self._nesting.setdefault(acquisition.lease.owner, {})[acquisition] = None
             if self.policy.strict:
                 acquisition.sit_down()
+
+    def _make_room(self) -> None:
+        """The first waiter comes: it may stand in any of these."""
+        self._queue, self._nesting, self._beside, self._suspects = {}, {}, {}, {}
 
     def _keeps_place(self, acquisition: Waiter) -> bool:
         """Whether other waiters of this session need the place when this one gets in."""
@@ -603,19 +613,21 @@ class Gate:
 
         If not, then `holds_no_more` follows, which makes the head try right behind it.
         """
-        if not self.policy.quiet or token not in self.here:
+        policy, here, turns = self.policy, self.here, self._turns
+        if not policy.quiet or (here.first != token and token not in here):
             return True
-        if self.policy.exclusive and self.here.several:
-            return True
-        if not self.policy.exclusive and self._head is not None and not self._head.asleep:
+        if policy.exclusive:
+            if here.also:
+                return True
+        elif self._head is not None and not self._head.asleep:
             return True  # its try is on its way, and cannot go right behind
-        if self.policy.strict:
+        if policy.strict:
             # A waiter of another process may be the first: the request that is refused for it wakes it.
-            self._turns.owed = True
+            turns.owed = True
             return False
-        self._in_turn = self._turns.over(self._engine.now(), self._engine.longest_sleep)
-        self._turns.owed = not self._in_turn
-        return self._in_turn
+        self._in_turn = over = turns.over(self._engine.now(), self._engine.longest_sleep)
+        turns.owed = not over
+        return over
 
     def after_kept(self, tenure: Tenure) -> Waiter | Literal[False] | None:
         """The waiter of this session that has the kept lease next; None: no waiter, and the session keeps it.
@@ -646,7 +658,7 @@ class Gate:
         """A holder lets go, or has lost it. Does nothing for one that does not hold it."""
         here = self.here
         if here.first == token and not here.also:  # as `Here.remove`
-            here.first = here.lease_ref = None
+            here.first = None
             here.closed = False
             if not self.stirred:
                 return
@@ -695,10 +707,11 @@ class Gate:
             self.silent_since = None
             self.refusal = None
             return
-        takes_over = self._head is None and self._queue and not self.here.closed  # the next one asks at once
+        if self._head is None and self._queue and not self.here.closed:
+            return  # the next one asks at once
         # Of the queued, one may have asked for a seat; there may be very many.
         unsure = self._asking() if self.silent_since is None else self._waiters()
-        if not takes_over and not any(waiter.unanswered for waiter in unsure):
+        if not any(waiter.unanswered for waiter in unsure):
             self.silent_since = None
             self.refusal = None
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._tasks import empty_context
 from ..transport import ANOTHER_MASTER, GONE_SILENT, Fault, Kept, OnRung, Request, clocks, ignore
+from . import process
 from .clock import NEVER, dependable, margin, milliseconds
-from .process import current_pid
+from .layout import laid_out
 
 if TYPE_CHECKING:
     from .events import Events
@@ -44,6 +45,10 @@ _PATIENCE: Final = 1.0
 
 
 @final
+@laid_out(
+    *("options", "ahead", "ttl", "span", "deadline", "renewal_due", "holder", "watchdog"),
+    *("entered", "renewal", "watched", "guarded", "_changed", "doubted", "_retries"),
+)
 class Watch:
     """Until when the server has a lease, and the requests that say so: from its grant to its end.
 
@@ -69,7 +74,6 @@ class Watch:
         entered: When the watchdog tends it; infinity: it has no entry there, or none that counts.
         guarded: The guard looks after it, from the first body on.
         holder: The possession; None before the first one, between two of a tenure, and after the end.
-        margin: Seconds before the end at which the event loop must have run.
         renewal: The request that is under way; also a question whether it is held.
         renewal_due: Loop time of the next one.
         span: Seconds that were asked for last.
@@ -97,10 +101,8 @@ class Watch:
 
     def __init__(self, options: Options, sent: float, ahead: float, *, hears: bool = False) -> None:
         self.options = options
-        self.grace = options.grace
         self.ahead = ahead
         self.ttl = self.span = ttl = options.ttl
-        self.margin = options.margin
         if options.max_hold is None and options.auto_renew:  # as `holds_from`
             self.deadline = sent + options.dependable
             grid = ttl / _GRID
@@ -161,9 +163,19 @@ class Watch:
         return self.deadline if self.stopping else self.deadline - self.grace
 
     @property
+    def margin(self) -> float:
+        """Seconds before the end at which the event loop must have run."""
+        return margin(self.span)
+
+    @property
+    def grace(self) -> float:
+        """Seconds before the end at which the body is to stop."""
+        return self.options.grace
+
+    @property
     def due(self) -> float:
         """When there is something to do next."""
-        end = self.deadline if self.stopping else self.deadline - self.grace
+        end = self.next_end
         return end if end < self.renewal_due else self.renewal_due  # noqa: FURB136 - asked often
 
     def ttl_at(self, sent: float) -> float:
@@ -207,7 +219,6 @@ class Watch:
         """Another ttl is asked for: until that is confirmed, the shorter of both times counts."""
         self.ttl = ttl
         self.span = self.ttl_at(now)
-        self.margin = margin(self.span)
         self.deadline = min(self.deadline, now + dependable(self.span))
         self.at_limit = self.at_limit and now + ttl >= self._end - 0.001
         if self.options.auto_renew and not self.at_limit:
@@ -274,7 +285,7 @@ class Watch:
         moment = steady - self.ahead  # as `moment`
         if moment < now:  # noqa: PLR1730 - asked often, and `max` takes longer
             moment = now
-        end = self.deadline if self.stopping else self.deadline - self.grace
+        end = self.deadline if self.stopping else self.deadline - self.options.grace  # as `next_end`
         if moment >= end:
             if moment >= self.deadline:
                 possession.lose(possession.why_over())
@@ -312,7 +323,6 @@ class Watch:
         """A renewal; `hears`: whether the server tells of changes, which costs something to ask for each."""
         if self._end < NEVER:
             self.span = self.ttl_at(now)
-            self.margin = margin(self.span)
         changed = self._changed
         # Not after a request that a change has caused: where the server remembers few keys, one would cause
         # the next.
@@ -595,7 +605,7 @@ class Watchdog:
         self._ahead = clocks.steady() - loop.time()  # when it was looked at last
         self._loop = loop
         self._events = events
-        self._pid = current_pid()
+        self._pid = process.pid
         self._resumption: Resumption | None = resumption  # None: told to call back
         self._moments: list[float] = []  # a heap of the keys of `_due`
         self._due: dict[float, list[Watch]] = {}
@@ -626,7 +636,7 @@ class Watchdog:
 
     def look_at_clocks(self) -> None:
         """Counts in the time for which the machine was suspended, of which the loop's timers know nothing."""
-        if self._pid != current_pid():
+        if self._pid != process.pid:
             return
         before, self._ahead = self._ahead, clocks.steady() - self._loop.time()
         if self._ahead - before > _LATE:
@@ -647,8 +657,11 @@ class Watchdog:
             watch.holder = weakref.ref(possession)
             watch.watchdog = self
             self.watches.add(watch)
-        due = watch.deadline if watch.stopping else watch.deadline - watch.grace  # as `due`
-        due = min(due, watch.renewal_due)
+        due = watch.deadline  # as `due`
+        if not watch.stopping:
+            due -= watch.options.grace
+        if watch.renewal_due < due:  # noqa: PLR1730 - for each lease, and `min` takes longer
+            due = watch.renewal_due
         if due < watch.entered:  # as `_enter`, for a call more would show in each acquire
             watch.entered = due
             if (watches := self._due.get(due)) is not None:
@@ -735,7 +748,7 @@ class Watchdog:
         """Tends all that are due, in one go: their requests leave in one write."""
         self._timer = None
         due, self._timer_at = self._timer_at, NEVER
-        if current_pid() != self._pid:
+        if process.pid != self._pid:
             return  # forked: the parent renews
         now, steady = self._loop.time(), clocks.steady()
         if now - due > _LATE:

@@ -81,7 +81,6 @@ class Counters:
     """
 
     __slots__ = (
-        "acquisitions",
         "cache_hits",
         "hits",
         "hold",
@@ -94,7 +93,6 @@ class Counters:
     )
 
     def __init__(self) -> None:
-        self.acquisitions = 0
         self.timeouts = 0
         self.losses = 0
         self.releases_unconfirmed = 0
@@ -110,7 +108,7 @@ class Counters:
         return SessionStatistics(
             leases_held=leases_held,
             waiters=waiters,
-            acquisitions=self.acquisitions + self.hits,
+            acquisitions=sum(self.wait.counts) + self.hits,
             timeouts=self.timeouts,
             losses=self.losses,
             releases_unconfirmed=self.releases_unconfirmed,

@@ -246,7 +246,7 @@ class Keep:
                 if len(together) == 1:
                     together[0].end()
                     continue
-                command = locks_release([tenure.letting_go() for tenure in together])
+                command = locks_release([tenure.release() for tenure in together])
                 until = max(tenure.term.deadline for tenure in together)
                 for tenure in together:
                     tenure.over()
@@ -429,9 +429,8 @@ class Tenure(Claim):
         assert self.state is TenureState.ASKING, self.state
         self.first = self.number = grant.fencing_token
         self._last = self.first + self.numbers - 1
-        sent, ahead = self.engine.timed(grant.sent, grant.sent_steady)
-        self.granted_at = sent
-        self.term = Watch(self._options, sent, ahead)
+        self.granted_at = sent = grant.sent
+        self.term = Watch(self._options, sent, grant.ahead)
         self.state = TenureState.USED
         if not self.engine.hears:
             self.keeps = False
@@ -531,10 +530,6 @@ class Tenure(Claim):
 
     # -- its end
 
-    def letting_go(self) -> Request[Released]:
-        """Its release."""
-        return self.release()
-
     def end(self) -> None:
         """No task uses it, and it is released: at once, ahead of what is asked for next."""
         assert self.state is TenureState.IDLE, self.state
@@ -542,7 +537,7 @@ class Tenure(Claim):
         gate = self.gate
         Releasing(
             self.engine,
-            self.letting_go(),
+            self.release(),
             until=self.term.deadline,
             on_end=lambda releasing: gate.holder_released(releasing.rung, overtaken=False),
         )

@@ -29,10 +29,10 @@ from ..transport import (
     Granted,
     Proof,
     Request,
-    clocks,
     ignore,
     too_soon,
 )
+from ..transport.request import IMPATIENT
 from .backoff import Backoff
 from .blocks import TURNS_TO_CLOSE, held
 from .clock import seconds
@@ -311,7 +311,7 @@ class Acquiring(ABC):
     def start(self) -> None:
         """Begins, for the task that runs now."""
         self._engine.waiting[self] = None
-        self._inside = self._engine.entered.by(asyncio.current_task(self._engine.loop))
+        self._inside = self._engine.entered.by(id(asyncio.current_task(self._engine.loop)))
 
     def leave(self) -> None:
         """The task does not wait any more: nothing may stay held. Synchronous, no cancel can come between."""
@@ -349,7 +349,7 @@ class Acquiring(ABC):
         call.until = self._ask_until()
         call.on_late = engine.wake_own
         if not patient:
-            call.patient = False
+            call.rare |= IMPATIENT
         if standing & BEHIND:
             call.alone = True  # a lease that is let go of is for the waiters before it
         engine.send(call)
@@ -370,10 +370,9 @@ class Acquiring(ABC):
         if answer.rung:
             self._tell_rung(answer.rung)
         self._let_in(call)
-        answer.sent, answer.sent_steady = call.sent, call.sent_steady
+        answer.sent, answer.ahead = engine.timed(call.sent, call.sent_steady)
         grant = answer
-        in_time = options.dependable
-        if now - call.sent >= in_time or clocks.steady() - call.sent_steady >= in_time:  # as `Engine.elapsed`
+        if now - answer.sent >= options.dependable:
             # Its time was over before the reply arrived: given back.
             engine.undo(self.lease, options.first_ttl)
             self._came_late(call, now)
@@ -671,7 +670,7 @@ class Waiter(Acquiring):
         now, steady = self._engine.mark()
         self.lease.had(claim)
         self.answered_at = now
-        answer.sent, answer.sent_steady = now, steady
+        answer.sent, answer.ahead = now, steady - now
         self._have(answer, now)
 
     def _limit(self) -> None:
@@ -683,8 +682,7 @@ class Waiter(Acquiring):
 
     def take_over(self, lease: Possession) -> None:
         """Goes on with the first request of a lease, which was asked for without a waiter so far."""
-        call, self._standing, self._timeout = lease.promoted()
-        self._inside = lease.inside
+        call, self._standing, self._timeout, self._inside = lease.promoted()
         self._call, self.stage = call, Stage.ASKING
         call.on_reply, call.on_fault = self._answered, self._failed
         self._engine.waiting[self] = None

@@ -211,14 +211,14 @@ return {first, taken, waiting, left and redis.call('EXISTS', run) == 0 and wake(
 -- they are left first.
 --
 -- KEYS  as in combiners; 5 fence   6 queue   7 idle   8 bell (only if the asker will wait)   9 puts (only if it brings items)
--- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 flags: t only in turn, w will wait if
---       refused, q may have a bell, l leaves the queue   6 how many items a batch has at most   7 window, ms
+-- ARGV  1 token   2 ttl, ms   3 retention of the fence, ms   4 metadata, JSON   5 flags: w will wait if refused, q may have a
+--       bell, l leaves the queue   6 how many items a batch has at most   7 window, ms
 --       8 the most that windows last, one after the other, ms; 0: there is one   9 the items that the asker waits for:
 --       'first-last' of each row, one after the other   10 for how long a worker without work is silent, ms
 --       11 token of the put, if it brings items, and then as in combiner_puts
 -- Returns {1, fencing token, how many others wait in the queue, ms until the batch begins, {as piece in combiner_hand_out},
 --          bells rung…}
---      or {0, remaining ms of the run (-2: another waiter is first), bells rung…[, own bell]}
+--      or {0, remaining ms of the run, bells rung…[, own bell]}
 --      or {2, the number up to which all answers are told for which it asks, {first item, last item, tag, payload…}, {first, last… of rows that
 --          the server does not know}, bells rung…}
 -- If items were brought, {number of the first item, how many were taken, how many wait, one of these}; the asker waits for
@@ -227,7 +227,8 @@ return {first, taken, waiting, left and redis.call('EXISTS', run) == 0 and wake(
 -- Invariants:
 -- - an asker that is told something has left the queue;
 -- - no asker is told the answer of a batch that is not acknowledged;
--- - a run is granted only if there is something to run, and no answer is left of one that was not acknowledged;
+-- - a run is granted only if there is something to run, and no answer is left of one that was not acknowledged; if there is
+--   something, to whoever asks first, for it is for all: an asker that was woken may find a run that has its items;
 -- - an asker that was woken wakes the waiters for the batch whose end has woken it, however many they are; and the first
 --   waiter, if it leaves a run that it could have had.
 local fence, queue, idle, bell = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -258,9 +259,8 @@ local function reply_with(reply)
   return brought
 end
 
-local function refuse(remaining, rung)
+local function refuse(remaining)
   local reply = {0, remaining, unpack(wake_others())}
-  reply[#reply + 1] = rung
   local lowest = string.match(rows, '^%d+')
   if lowest and has(flags, 'w') then
     pcall(redis.call, 'PEXPIRE', queue, QUEUE_TTL)  -- allowed out of memory; then so are later writes
@@ -333,12 +333,6 @@ if lowest <= done or #missing > 0 then
 end
 
 if held then return refuse(redis.call('PTTL', run)) end
-local entry = redis.call('ZRANGE', queue, 0, 0)[1]
-if has(flags, 't') and entry and entry ~= bell then
-  -- The first may be a worker that waits for work. If its bell was rung already, it is about to ask.
-  local front = bell_in(queue, entry, 0)
-  return refuse(-2, brought and front and redis.call('EXISTS', front) == 1 and wake(queue) or nil)
-end
 if not due(most, window, within) then
   local refused = refuse(tonumber(ARGV[10]))
   if has(flags, 'w') then redis.call('SET', idle, '', 'PX', ARGV[10]) end

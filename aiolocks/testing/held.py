@@ -23,7 +23,6 @@ class HeldLease(Lease):
     __slots__ = ("_kind", "_lost", "_name", "_state", "_token")
 
     def __init__(self, name: str, kind: str, fencing_token: int) -> None:
-        self._engine: Any = None
         self._kind = kind
         self._lost = asyncio.Event()
         self._name = name
@@ -40,6 +39,10 @@ class HeldLease(Lease):
         if self._state is LeaseState.LOST:
             raise LockNotOwnedError(self._kind, self._name, "it was lost")
         self._state = state
+
+    @property
+    def _engine(self) -> Any:
+        return None
 
     @property
     def _bears(self) -> bool:

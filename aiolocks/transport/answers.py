@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, final
 
 if TYPE_CHECKING:
     from ..errors import LockError
@@ -26,6 +26,15 @@ NO_END, ASK, BELL_RUNG, GONE, NOT_OURS = range(-1, -6, -1)
 """The answers to a waiter that listens, instead of the ms until a lease ends that may be in its way."""
 
 
+class _Told(TypedDict, total=False):
+    """What few grants tell."""
+
+    room: int
+    depth: int
+    rung: Sequence[bytes]
+    lost: bytes
+
+
 class Granted:
     """The server gave it to the token.
 
@@ -35,31 +44,24 @@ class Granted:
         depth: How many leases its owner has by now.
         rung: The bells of the waiters that were woken, if any.
         lost: The lease that it was taken from by force, as `Stolen.thief`; empty where it was free.
-        sent, sent_steady: When its request was sent, as `Request` has it; its acquire notes that.
+        sent, ahead: When its request was sent, and how far the loop's clock was behind when it came, as
+            `Engine.timed` has it; its acquire notes that.
     """
 
-    # No dataclasses in this module: the answers are made for each request, and many at import.
-    __slots__ = ("depth", "fencing_token", "lost", "others", "room", "rung", "sent", "sent_steady")
-
+    # No dataclasses in this module: the answers are made for each request, and many at import. Most grants
+    # differ from these values in nothing: so the class has them.
+    depth = 1
+    lost = b""
+    room = 0
+    rung: Sequence[bytes] = ()
     sent: float
-    sent_steady: float
+    ahead: float
 
-    def __init__(
-        self,
-        fencing_token: int,
-        others: int,
-        *,
-        room: int = 0,
-        depth: int = 1,
-        rung: Sequence[bytes] = (),
-        lost: bytes = b"",
-    ) -> None:
-        self.lost = lost
+    def __init__(self, fencing_token: int, others: int, **told: Unpack[_Told]) -> None:
         self.fencing_token = fencing_token
         self.others = others
-        self.room = room
-        self.depth = depth
-        self.rung = rung
+        if told:
+            vars(self).update(told)
 
     @property
     def may_be_kept(self) -> bool:
@@ -75,8 +77,6 @@ class Vote(Granted):
         sealed: The fencing token is the one that was proposed with the request, or was written back.
         clock: The master's time, microseconds; 0: not told.
     """
-
-    __slots__ = ("clock", "sealed")
 
     def __init__(self, fencing_token: int, others: int, *, sealed: bool = False, clock: int = 0) -> None:
         super().__init__(fencing_token, others)
@@ -108,20 +108,13 @@ class Refused:
         heard: Loop time at which it came, as an asker notes; infinity: unknown.
     """
 
-    __slots__ = (
-        "asked",
-        "detail",
-        "error",
-        "first",
-        "full",
-        "heard",
-        "lasting",
-        "remaining_ms",
-        "reserved",
-        "rung",
-        "seated",
-        "told",
-    )
+    # As of `Granted`: what few refusals tell.
+    asked = False
+    first = ""
+    full: tuple[str, int] | None = None
+    heard = math.inf
+    lasting = False
+    reserved = False
 
     def __init__(
         self,
@@ -131,22 +124,13 @@ class Refused:
         error: LockError | None = None,
         detail: str = "",
         told: Sequence[Any] = (),
-        lasting: bool = False,
-        first: str = "",
-        full: tuple[str, int] | None = None,
         seated: bool = True,
     ) -> None:
-        self.asked = False
         self.remaining_ms = remaining_ms
-        self.reserved = False
         self.rung = rung
         self.error = error
         self.detail = detail
         self.told = told
-        self.lasting = lasting
-        self.first = first
-        self.full = full
-        self.heard = math.inf
         self.seated = seated
 
 

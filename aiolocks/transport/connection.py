@@ -33,6 +33,7 @@ from .closed_loops import background
 from .connecting import Connector
 from .dialect import Dialect, OpenRaw
 from .driver import (
+    FEW,
     HELLO_TIMEOUT,
     NoResp3Error,
     NotDrivableError,
@@ -40,6 +41,7 @@ from .driver import (
     UnknownScriptError,
     UnreadableReplyError,
     closed,
+    head_of,
     pack,
     silent,
 )
@@ -182,6 +184,7 @@ class Multiplexed(asyncio.Protocol):
         self._loop = loop
         self._wakeups = wakeups
         self._second_of = second_of
+        self._direct = second_of is None  # a request is written here, and not at once where one is under way
         self._fallback: Fallback | None = None
         self._queue: deque[Request[Any]] = deque()  # not written yet
         self._inflight: deque[Request[Any]] = deque()  # written, reply to come
@@ -253,15 +256,32 @@ class Multiplexed(asyncio.Protocol):
 
     # -- sending
 
-    def send(  # noqa: C901 - a call more for each request would show
-        self, call: Request[Any], *, at_once: bool = False, corked: bool = False
-    ) -> None:
+    def send(self, call: Request[Any], *, at_once: bool = False, corked: bool = False) -> None:
+        if (call.rare or not self._direct) and self._sent_otherwise(call, at_once=at_once):
+            return
+        if call.until < self._deadlines.at:
+            self._deadlines.note(call.until)
+        if at_once or (self._ready and not self._inflight and not corked):
+            if self._ready and not self._queue:
+                # An idle connection: no turn of the loop for the sake of a batch of one.
+                self._write((call,))
+            else:
+                self._queue.append(call)
+                self._flush()
+            return
+        self._queue.append(call)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush, context=empty_context())
+
+    def _sent_otherwise(self, call: Request[Any], *, at_once: bool) -> bool:
+        """Whether it was sent, or has ended; else it may be sent on this very connection, as it is now."""
         if self._fallback is not None:
             self._fallback.send(call, at_once=at_once)
-            return
+            return True
         if self._closed:
             call.fault(faults.session_closed())
-            return
+            return True
         if (
             not call.patient
             and self._connector.refusal is not None
@@ -271,27 +291,18 @@ class Multiplexed(asyncio.Protocol):
             self._connector.hurry()  # what was true a moment ago is no answer
         if call.undoes and self._residue.concerns(call):
             call.until = math.inf
-        if call.until < self._deadlines.at:
-            self._deadlines.note(call.until)
         if self._second_of is not None:
+            if call.until < self._deadlines.at:
+                self._deadlines.note(call.until)
             self._queue.append(call)
             self.go_on()
-            return
+            return True
         if call.final and not (self._ready and call.script in self._told_of):
             # The process may end before the server could say that it does not know the script.
-            call.as_eval, call.plain = True, False
+            call.spell_out()
             if self._ready:
                 self._told_of.add(call.script)
-        if self._ready and not self._queue and not corked and (at_once or not self._inflight):
-            # An idle connection: no turn of the loop for the sake of a batch of one.
-            self._write((call,))
-            return
-        self._queue.append(call)
-        if at_once or (self._ready and not self._inflight and not corked):
-            self._flush()
-        elif not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush, context=empty_context())
+        return False
 
     def forget(self, call: Request[Any]) -> bool:
         if self._fallback is not None:
@@ -309,12 +320,12 @@ class Multiplexed(asyncio.Protocol):
             batch, self._queue = self._queue, deque()
             self._write(batch)
 
-    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912, PLR0915 - a call more for each request would show
+    def _write(self, batch: Sequence[Request[Any]]) -> None:  # noqa: C901, PLR0912 - a call more for each request would show
         raw, inflight = self._raw, self._inflight
         assert raw is not None
         steady, now = clocks.steady(), self._loop.time()
         parts: list[bytes] = []
-        last: Request[Any] | None = None
+        release: Any = None  # the request before, if another one may go in it
         for call in batch:
             if call.done:
                 continue
@@ -323,58 +334,39 @@ class Multiplexed(asyncio.Protocol):
                 self._long.send(call)
                 continue
             # 1. An acquire that goes in one request with the release before it.
-            if (
-                last is not None
-                and type(last) is JoinableRelease
-                and (both := self._with_rider(last, call)) is not None
-            ):
+            if release is not None and (both := self._with_rider(release, call)) is not None:
                 parts[-1] = both
                 self._put(call, now, steady)
-                last.rider, last = call, None
+                release.rider, release = call, None
                 continue
-            # 2. Most are plain: as `Request.words` and `_put` say it, for a call more would show.
-            script = call.script
-            if call.plain and script is not None:
-                if (head := call.head) is None:
-                    request = call.packed or pack(
-                        ("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
-                    )
-                else:
-                    request = head + pack(call.args)[4:]  # without the number of the words
-                if len(request) > LONG and self._take_aside(call):
-                    continue
-                if call.watched:  # as below
-                    for words in self._wakeups.before_arming(call.watched):
-                        if words is CACHING:
-                            self._unheeded.sent = now
-                            inflight.append(self._unheeded)
-                            parts.append(_CACHING)
-                        else:
-                            parts.append(self._put_before(words, now, steady))
-                call.sent = now
-                call.sent_steady = steady
-                call.written = True
-                if call.rider is not None:
-                    call.rider = None
-                inflight.append(call)
-                parts.append(request)
-                last = call
-                continue
-            request = pack(call.words())
+            # 2. Most are plain: as `Request.words` says it, for a call more would show.
+            head = call.head
+            if head is not None and call.plain:
+                request = head + pack(call.args)[4:]  # without the number of the words
+            elif call.plain and (script := call.script) is not None:
+                request = call.packed or pack(("EVALSHA", script.sha, len(call.keys), *call.keys, *call.args))
+            else:
+                request = pack(call.words())
             if len(request) > LONG and self._take_aside(call):
                 continue
             # 3. A call with `elsewhere` comes right after its ASKING: nothing goes between.
-            if heard := call.bells or (() if call.elsewhere else call.watched):
-                for words in self._wakeups.before_arming(heard):
+            if (call.watched and not call.elsewhere) or call.bells:
+                for words in self._wakeups.before_arming(call.bells or call.watched):
                     if words is CACHING:
                         self._unheeded.sent = now
                         inflight.append(self._unheeded)
                         parts.append(_CACHING)
                     else:
                         parts.append(self._put_before(words, now, steady))
-            self._put(call, now, steady)
+            # As `_put`.
+            call.sent = now
+            call.sent_steady = steady
+            call.written = True
+            if call.rare and call.undoes:
+                call.until = math.inf
+            inflight.append(call)
             parts.append(request)
-            last = call
+            release = call if call.joins else None
         if parts:
             self._commands += len(parts)
             self._write_out(raw, parts[0] if len(parts) == 1 else b"".join(parts))
@@ -388,18 +380,27 @@ class Multiplexed(asyncio.Protocol):
             self._outflow = Outflow(raw.transport, data, self._loop.time)
             self._outflow.go_on()  # not before `pause_writing` can tell it to stop
 
-    def _with_rider(self, call: Request[Any], rider: Request[Any]) -> bytes | None:
+    def _with_rider(self, release: JoinableRelease, rider: Request[Any]) -> bytes | None:
         """One request for both, where there is one and it is not long."""
-        words = call.with_rider(rider)
-        request = None if words is None else pack(words)
-        return None if request is None or len(request) > LONG else request
+        keys, heads = rider.keys, release.heads
+        if not (release.plain and rider.plain and rider.script is release.acquire):
+            heads = None  # else it is as `with_rider` says, and its bytes are remembered for the name
+        head = None if heads is None or release.alone or rider.alone else heads.get(keys)
+        if head is not None:
+            request = head + pack((*rider.args, release.token))[4:]
+        elif (words := release.with_rider(rider)) is None:
+            return None
+        else:
+            request = pack(words)
+            args = words[3 + len(keys) :]
+            if heads is not None and len(args) < FEW:
+                heads[keys] = head_of(release.both, keys, args)
+        return None if len(request) > LONG else request
 
     def _put(self, call: Request[Any], now: float, steady: float) -> None:
         call.sent, call.sent_steady = now, steady
         call.written = True
-        if call.rider is not None:
-            call.rider = None
-        if call.undoes:
+        if call.rare and call.undoes:
             call.until = math.inf
         self._inflight.append(call)
 
@@ -498,7 +499,7 @@ class Multiplexed(asyncio.Protocol):
             if call.done:
                 continue
             if unknown:
-                call.as_eval, call.plain = True, False
+                call.spell_out()
             else:
                 call.alone = True
                 # The script may have been stopped after its first write.
@@ -509,7 +510,7 @@ class Multiplexed(asyncio.Protocol):
         if call.done:
             return
         if isinstance(error, UnknownScriptError) and not call.as_eval:
-            call.as_eval, call.plain = True, False
+            call.spell_out()
             call.written = False
             self._told_of.discard(call.script)
             self.send(call)
@@ -714,7 +715,7 @@ class Multiplexed(asyncio.Protocol):
 
     def _give_way(self) -> None:
         self._fallback = self._make_fallback()
-        self._ready = False
+        self._direct = self._ready = False
         queue = tuple(self._queue)
         self._queue.clear()
         for call in queue:
@@ -843,7 +844,7 @@ class Multiplexed(asyncio.Protocol):
         unanswered = [call for call in self._inflight if not call.done]
         self._inflight.clear()
         for call in unanswered:
-            call.unconfirmed = True
+            call.unconfirmed, call.rider = True, None
             if call.script is None:  # belonged to this connection alone
                 call.fault(faults.unreachable(exc or self._broken("connection closed")))
         if not self._hung_up:
@@ -1076,7 +1077,7 @@ class Multiplexed(asyncio.Protocol):
                 second = self._long is not None and spare is self._long.connection
                 await spare.aclose(max(0.05, deadline - self._loop.time()) if second else 0.0)
             await self._drain(deadline)
-            self._closed = True
+            self._closed, self._direct = True, False
             await self._connector.aclose()
         finally:
             ear = self._ear
@@ -1098,6 +1099,7 @@ class Multiplexed(asyncio.Protocol):
     def close(self) -> None:
         """Closes without waiting; what was written is still sent. Idempotent."""
         self._closed = self._hung_up = True
+        self._direct = False
         for spare in self._spares():
             spare.close()
         self._deadlines.cancel()

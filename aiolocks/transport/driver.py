@@ -27,7 +27,7 @@ from . import faults
 from .closed_loops import finalized
 from .libraries import REDIS, Library, library_of
 from .replies import PushNotification, Replies
-from .request import Words
+from .request import Script, Words
 from .tls import Connecting, connected
 
 # -- The errors of redis-py that connections meet, by what they mean.
@@ -69,6 +69,15 @@ _POOL_MATTERS: Final = (
 # Its stub knows only tuples of one word.
 pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
 """Makes the bytes of a request."""
+FEW: Final = 10
+"""Words from which on their number has two digits."""
+
+
+def head_of(script: Script, keys: tuple[bytes, ...], args: Words) -> bytes:
+    """The bytes of a request with so many arguments, fewer than `FEW`, up to the first of them."""
+    whole = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
+    return whole[: len(whole) - len(pack(args)) + len(b"*n\r\n")]
+
 
 _PIECE: Final = 65_536
 

@@ -606,6 +606,7 @@ class Wakeups:
         on_rung: Told of bells that were rung, and of every new connection, on which any may have been.
 
     Attributes:
+        hears: Whether bells are heard now.
         name: The way that was chosen; empty before the first connection.
         postponed: The command that the server refuses for now: until it takes that, the poll serves.
     """
@@ -618,7 +619,7 @@ class Wakeups:
         ways = (Tracking(), Keyspace(trial, configure=configure, turned_away=turned_away))
         self._ways: list[Tracking | Keyspace] = [way for way in ways if self._wanted in ("auto", way.name)]
         self._on_rung = on_rung
-        self._notifier: Notifier = NO_NOTIFIER
+        self._hear_by(NO_NOTIFIER)
         self._spoiled: tuple[Notifier, UnavailableError] | None = (
             None  # whose trial was refused last, and why
         )
@@ -648,7 +649,7 @@ class Wakeups:
         troubles: list[str] = []
         chosen, postponed = NO_NOTIFIER.name, None
         spoiled, self._spoiled = self._spoiled, None
-        self._notifier = NO_NOTIFIER
+        self._hear_by(NO_NOTIFIER)
         for way in self._ways:
             try:
                 if spoiled is not None and spoiled[0] is way:
@@ -657,7 +658,7 @@ class Wakeups:
                     raise UnavailableError(f"RESP2 is spoken, {why}")
                 await self._open(way, ask, protocol, database, ear)
             except UnavailableError as error:
-                self._notifier = NO_NOTIFIER
+                self._hear_by(NO_NOTIFIER)
                 troubles.append(f"{way.name}: {error}" if self._wanted == "auto" else str(error))
                 if isinstance(error, PostponedError):
                     postponed, self.name = error.words, self.name or way.name
@@ -690,7 +691,7 @@ class Wakeups:
     async def _open(
         self, way: Tracking | Keyspace, ask: Ask, protocol: int, database: int, ear: OpenEar | None
     ) -> None:
-        self._notifier = way  # hears its own trial
+        self._hear_by(way)  # hears its own trial
         if isinstance(way, Tracking):
             await way.open(ask)
         elif protocol < 3 and ear is not None:
@@ -701,7 +702,7 @@ class Wakeups:
             except UnavailableError as error:
                 if not isinstance(error.__cause__, AnsweredError):
                     raise
-                self._notifier = NO_NOTIFIER
+                self._hear_by(NO_NOTIFIER)
                 self._spoiled = (way, error)
                 raise SpoiledError(str(error)) from None
 
@@ -734,13 +735,14 @@ class Wakeups:
 
     def end(self) -> None:
         """There is no connection: nothing more is heard."""
-        heard, self._notifier = self._notifier, NO_NOTIFIER
+        heard = self._notifier
+        self._hear_by(NO_NOTIFIER)
         if heard is not NO_NOTIFIER:
             self._on_rung(GONE_SILENT, None)
 
-    @property
-    def hears(self) -> bool:
-        return self._notifier is not NO_NOTIFIER
+    def _hear_by(self, way: Notifier) -> None:
+        self._notifier = way
+        self.hears = way is not NO_NOTIFIER
 
     def before_arming(self, bells: Sequence[bytes]) -> Iterable[Words]:
         return self._notifier.before_arming(bells)

@@ -129,6 +129,12 @@ _CONTENT: Final = frozenset(
 """What a request has before it is sent."""
 
 
+IMPATIENT: Final = 1
+UNDOES: Final = 2
+FINAL: Final = 4
+"""What a request may be: see the properties of `Request`."""
+
+
 class Request(Generic[T]):
     """A script with its keys and arguments, how its reply reads, and, once it is sent, how it stands.
 
@@ -164,17 +170,18 @@ class Request(Generic[T]):
     done = False
     elsewhere = False  # a node has it that does not serve its slot, for this request only
     ended_by: Fault | None = None
-    final = False  # it may be the last that this process does
     guarded = False  # it goes to a node of a cluster
+    joins = False  # the acquire of the next waiter of its session may go in one request with it
     mid_move = False  # it was refused because its slot moves, and is sent in the form for that
     on_late: Callable[[T], object] | None = None
-    patient = True
-    plain = True  # it is no more than a script by its digest: but `watched`, nothing makes it special
+    rare = 0  # of `IMPATIENT`, `UNDOES` and `FINAL`, those that it is: few are any
+    plain = True
+    """It is written as `EVALSHA`, its keys and its arguments. Whatever sets one of `bells`, `make`, `undoes`,
+    `as_eval`, `guarded`, `mid_move` and `elsewhere` clears that."""
     rider: Request[Any] | None = None  # the one that went in the same request, and has the next reply
     sent = 0.0  # loop time right before it was last written
     sent_steady = math.inf  # the same by `clocks.steady`, read first; infinity: unknown
     unconfirmed = False  # it was sent before, and all or a part of it may have been executed already
-    undoes = False
     written = False  # the server may have it, or have had it
 
     on_reply: Callable[[T], None]
@@ -199,6 +206,25 @@ class Request(Generic[T]):
         if bells:
             self.bells = bells
             self.plain = False
+
+    def spell_out(self) -> None:
+        """It goes with the text of its script from now on: the server may not know the digest."""
+        self.as_eval, self.plain = True, False
+
+    @property
+    def patient(self) -> bool:
+        """Whether it waits for a server that is known to be away."""
+        return not self.rare & IMPATIENT
+
+    @property
+    def undoes(self) -> bool:
+        """Whether it takes back what an earlier request of its lane may have done."""
+        return bool(self.rare & UNDOES)
+
+    @property
+    def final(self) -> bool:
+        """Whether it may be the last that this process does."""
+        return bool(self.rare & FINAL)
 
     def track(self, keys: tuple[bytes, ...]) -> None:
         """The server must tell of changes of these keys, which it reads last."""
@@ -255,13 +281,12 @@ class Request(Generic[T]):
         self.on_fault = on_fault
         self.until = until
         if undoes:
-            self.undoes = True
+            self.rare |= UNDOES
             self.plain = False
         if not patient:
-            self.patient = False
+            self.rare |= IMPATIENT
         if as_eval:
-            self.as_eval = True
-            self.plain = False
+            self.spell_out()
         if make is not None:
             self.make = make
             self.plain = False
@@ -339,6 +364,9 @@ class Request(Generic[T]):
         return f"<Request {self.script!r} {self.keys!r} {state}>"
 
 
+Heads = dict[tuple[bytes, ...], bytes]
+
+
 @final
 class JoinableRelease(Request["Released"]):
     """A release that can go in one request with the acquire of the next waiter of its session.
@@ -347,10 +375,13 @@ class JoinableRelease(Request["Released"]):
         acquire: The script by which that waiter asks, for the same keys.
         both: The script that does both. Its arguments are the arguments of `acquire` and then `token`. It
             answers as `acquire` does. When that token does not hold, it answers `NOT_HELD` and does nothing.
+        heads: What the bytes of `both` begin with, by its keys, where that is remembered for the name.
         token: The token that lets go.
     """
 
-    __slots__ = ("acquire", "both", "token")
+    __slots__ = ("acquire", "both", "heads", "token")
+
+    joins = True
 
     def __init__(
         self,
@@ -362,17 +393,24 @@ class JoinableRelease(Request["Released"]):
         token: str,
         acquire: Script,
         both: Script,
+        heads: Heads | None = None,
     ) -> None:
         super().__init__(script, keys, args, parse, lane=token)
         self.token = token
         self.acquire = acquire
         self.both = both
+        self.heads = heads
 
     def with_rider(self, rider: Request[Any]) -> Words | None:
         if (
             rider.script is not self.acquire
             or rider.keys[: len(self.keys)] != self.keys
-            or any(one.alone or one.mid_move or one.elsewhere for one in (self, rider))
+            or self.alone
+            or rider.alone
+            or self.mid_move
+            or rider.mid_move
+            or self.elsewhere
+            or rider.elsewhere
         ):
             return None
         acquire = rider.as_of_now()

@@ -254,7 +254,7 @@ class Serial:
         try:
             return await self._send(call)
         except UnknownScriptError:
-            call.as_eval, call.plain = True, False
+            call.spell_out()
             call.written = call.unconfirmed  # this one was not executed
             return await self._send(call)
 

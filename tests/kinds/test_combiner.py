@@ -15,7 +15,7 @@ FROZEN = {
     "combiner_hand_out": "0d2b6553dcd0f1802461475c50d8234bc3ea1f17",
     "combiner_puts": "03e69ddf265820b39f0b35d440c3ed1d62a7c464",
     "combiner_put": "902ff47e127b2931be4128e226dfe4ea839af5a3",
-    "combiner_acquire": "699f0ac3f92af80ffd0fbda5e2f8a7f53bd7c103",
+    "combiner_acquire": "feda08d65f862b7453c44f684150b7a8eff643ca",
     "combiner_take": "66bea88a68237a300816e048f3670de0f2d3113c",
     "combiner_answer": "3b43a7b8b0399d49204e294bccc162d2234767d4",
     "combiner_ack": "831c6934afa41db56ad3b4a1e836ee75c0cb8005",

@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from aiolocks.kinds.combiner import Ack, AnswersKnown, Bounds, CombinerSteps, Entry, Put, Row
-from aiolocks.transport import WAITING, Refused
+from aiolocks.transport import IN_TURN, WAITING, Refused
 from aiolocks.transport.request import MOST_KNOWN
 from tests.lua.mutants import checks, compiled, lines_left_out, unnoticed
 from tests.lua.scripts import HOUR, MINUTE, Scripts, about, shipped
@@ -66,7 +66,6 @@ class CombinerScripts(Scripts):
         *rows: tuple[int, int],
         who: str = "",
         queued: bool = False,
-        in_turn: bool = False,
         most: int = 1000,
         window: int = 0,
         within: int = 0,
@@ -80,7 +79,7 @@ class CombinerScripts(Scripts):
         keys = [*self.base, self.key("fence"), self.queue, self.key("idle")]
         keys += [self.bell(who)] if who else []
         keys += [self.key("puts")] if brings else []
-        flags = ("ql" if queued else "") + ("w" if who else "") + ("t" if in_turn else "")
+        flags = ("ql" if queued else "") + ("w" if who else "")
         asked = " ".join(f"{first}-{last}" for first, last in rows)
         arguments = (token, ttl, HOUR, "{}", flags, most, window, within, asked, IDLE)
         if brings:
@@ -257,13 +256,16 @@ async def test_an_asker_without_a_seat_makes_no_worker_silent(combiner) -> None:
     assert await combiner.everything() == []
 
 
-async def test_who_asks_in_turn_lets_the_first_go_first(combiner) -> None:
+async def test_whoever_asks_first_has_the_run_though_another_one_was_woken(combiner) -> None:
     await combiner.acquire(OTHER, who="o")
-    await combiner.redis.delete(combiner.key("idle"))
-    number = await combiner.left(A, "one")
-    await combiner.sit("o", seat="")
-    assert await combiner.acquire(ME, (number, number), who="m", in_turn=True) == [0, -2]
-    assert (await combiner.acquire(OTHER, who="o", queued=True, in_turn=True))[0] == 1
+    first, _, _, rung = await combiner.put(A, "one")
+    assert rung == combiner.bell("o")
+    number = int(first)
+    assert (await combiner.acquire(ME, (number, number), who="m"))[0] == 1
+    # The one that was woken waits for the end of this run, in its place, and its bell hangs.
+    assert (await combiner.acquire(OTHER, who="o", queued=True))[0] == 0
+    assert await combiner.states("o") == [b""]
+    assert await combiner.stands("o")
 
 
 async def test_what_is_acknowledged_is_gone_and_who_waits_is_woken(combiner) -> None:
@@ -648,14 +650,11 @@ async def test_an_asker_whose_items_are_not_taken_is_told_nothing_and_waits_no_m
         await combiner.acquire(OTHER, who="o", brings=(C, "four"), most_known=2)
 
 
-async def test_an_asker_that_brings_items_and_goes_behind_a_worker_wakes_it(combiner) -> None:
+async def test_an_asker_that_brings_items_runs_them_though_a_worker_waits(combiner) -> None:
     await combiner.acquire(THIRD, who="t")
-    *_, refused = await combiner.acquire(OTHER, who="o", in_turn=True, brings=(A, "one"))
-    assert refused == [0, -2, combiner.bell("t")]
-    # It is about to ask, and no other waiter is woken in its place.
-    *_, refused = await combiner.acquire(ME, who="m", in_turn=True, brings=(B, "two"))
-    assert refused == [0, -2]
-    assert (await combiner.acquire(THIRD, who="t", queued=True))[0] == 1
+    *_, granted = await combiner.acquire(OTHER, who="o", brings=(A, "one"))
+    assert granted[0] == 1
+    assert await combiner.states("t") == [b""]
 
 
 async def test_the_end_of_a_batch_wakes_its_waiters_and_one_of_the_next(combiner) -> None:
@@ -856,6 +855,10 @@ async def test_the_commands_say_what_the_tests_do(combiner) -> None:
     keys = [*combiner.base, combiner.key("fence"), combiner.queue, combiner.key("idle"), combiner.bell("s")]
     assert acquire.words(as_eval=True) == combiner.words(
         "combiner_acquire", keys, ME, MINUTE, HOUR, "{}", "w", 1000, 0, 0, "5-7 9-9", IDLE
+    )
+    # A run is for all sessions: none goes behind another one.
+    assert commands.acquire(ME, MINUTE, "{}", WAITING | IN_TURN).words(as_eval=True) == acquire.words(
+        as_eval=True
     )
     puts: list[Put] = []
     commands.bring(A, items, known_ms=1, told=puts.append)

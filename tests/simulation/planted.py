@@ -36,9 +36,45 @@ SLOW, THREE_SLOW = Want(names=("slow",)), Want(names=("slow",), permits=3)
 QUICK_AND_SLOW = Want(names=("quick", "slow"))
 SPREAD_OUT = Want(names=("x",))
 """In the cluster, the node `c0` has it."""
+X_AND_Z, ONLY_Z = Want(names=("x", "z")), Want(names=("z",))
+"""The node `b0` has z, and is asked first."""
 NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
+    # The slot of z has granted when that of x refuses; nobody but p1 wants anything after that.
+    "several slots: in doubt": (
+        schedule(
+            "cluster-multilock",
+            1,
+            60.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.0, 0.0, want=X_AND_Z),
+                one("p0.w0.r1", 0.8, 0.1, want=X_AND_Z),
+            ),
+            crew("tracking", NEAR, one("p1.w1.r0", 1.7, 0.05, want=ONLY_Z)),
+            faults=(fault("out of memory", "c0", 0.7, 1.0),),
+        ),
+        "while p1.w1.r0 waits",
+    ),
+    # The node of x mints a number from before the last lease of z.
+    "several slots: the largest token": (
+        schedule(
+            "cluster-multilock",
+            1,
+            5.0,
+            crew(
+                "tracking",
+                NEAR,
+                one("p0.w0.r0", 0.0, 0.0, want=X_AND_Z),
+                one("p0.w0.r1", 0.5, 0.1, want=ONLY_Z),
+                one("p0.w0.r2", 0.0, 0.1, want=X_AND_Z),
+            ),
+            faults=(fault("clock back", "c0", 0.4, amount=5.0),),
+        ),
+        "the later lease has no larger fencing token",
+    ),
     # p2 stands behind p1, the only one near the front; p3 comes when the bell of p2 would be over.
     "far from the front: signs": (
         schedule(

@@ -20,85 +20,85 @@ BYTECODES = sys.version_info < (3, 12)
 """Later versions have other bytecodes."""
 CEILINGS = {
     "`Lock`": {
-        "kept": (2_450, 61, 6),
-        "new": (2_720, 79, 9),
-        "handed": (3_970, 131, 8),
+        "kept": (2_210, 55, 6),
+        "new": (2_490, 73, 9),
+        "handed": (3_580, 117, 8),
         "woken": (9_130, 291, 21),
         "renewed": (970, 38, 3),
     },
     "`ReentrantLock`": {
-        "kept": (2_850, 76, 9),
-        "new": (3_510, 104, 15),
-        "handed": (4_590, 168, 10),
+        "kept": (2_690, 70, 9),
+        "new": (3_380, 98, 15),
+        "handed": (4_400, 159, 10),
         "woken": (6_180, 183, 15),
         "renewed": (1_650, 78, 3),
     },
     "`FairLock`": {
-        "kept": (2_520, 62, 6),
-        "new": (2_800, 80, 9),
-        "handed": (5_230, 183, 11),
+        "kept": (2_350, 56, 6),
+        "new": (2_620, 74, 9),
+        "handed": (4_970, 174, 11),
         "woken": (9_500, 305, 21),
         "renewed": (1_710, 83, 3),
     },
     "`MultiLock` of 3 names": {
-        "kept": (2_550, 64, 6),
-        "new": (3_900, 120, 12),
-        "handed": (4_070, 133, 8),
+        "kept": (2_380, 58, 6),
+        "new": (3_740, 114, 12),
+        "handed": (3_850, 124, 8),
         "woken": (9_690, 302, 22),
         "renewed": (1_760, 79, 3),
     },
     "`Semaphore`": {
-        "kept": (2_490, 62, 6),
-        "new": (2_820, 83, 9),
-        "handed": (5_380, 170, 11),
+        "kept": (2_250, 56, 6),
+        "new": (2_600, 77, 9),
+        "handed": (5_000, 162, 11),
         "woken": (9_340, 296, 21),
         "renewed": (1_690, 81, 3),
     },
     "fair `Semaphore`": {
-        "kept": (2_510, 62, 6),
-        "new": (2_860, 82, 9),
-        "handed": (6_550, 226, 13),
+        "kept": (2_340, 56, 6),
+        "new": (2_690, 77, 9),
+        "handed": (6_260, 219, 13),
         "woken": (9_500, 303, 21),
         "renewed": (1_710, 79, 3),
     },
     "`Limits` of 2 keys": {
-        "kept": (2_580, 65, 6),
-        "new": (3_610, 112, 12),
-        "handed": (6_540, 227, 14),
+        "kept": (2_420, 59, 6),
+        "new": (3_470, 106, 12),
+        "handed": (6_240, 220, 13),
         "woken": (9_610, 310, 22),
         "renewed": (1_870, 85, 3),
     },
     "`RWLock.writer`": {
-        "kept": (2_580, 66, 6),
-        "new": (3_880, 121, 20),
-        "handed": (5_320, 168, 11),
+        "kept": (2_410, 60, 6),
+        "new": (3_770, 115, 20),
+        "handed": (5_070, 162, 11),
         "woken": (9_520, 302, 22),
         "renewed": (1_690, 83, 3),
     },
     "`RWLock.reader`": {
-        "kept": (2_560, 63, 6),
-        "new": (3_810, 118, 20),
+        "kept": (2_330, 57, 6),
+        "new": (3_670, 112, 20),
         "woken": (9_400, 295, 21),
         "renewed": (1_730, 80, 3),
     },
     "`RangeLock.writer`": {
-        "kept": (2_590, 66, 6),
-        "new": (3_850, 114, 14),
-        "handed": (5_310, 168, 11),
+        "kept": (2_410, 60, 6),
+        "new": (3_740, 108, 14),
+        "handed": (5_060, 161, 11),
         "woken": (9_410, 296, 22),
         "renewed": (1_580, 77, 3),
     },
     "`Leadership`": {
-        "kept": (3_480, 116, 8),
-        "new": (4_430, 157, 15),
-        "handed": (5_380, 195, 12),
+        "kept": (3_220, 101, 8),
+        "new": (4_180, 141, 15),
+        "handed": (5_140, 186, 11),
         "woken": (10_290, 350, 24),
         "renewed": (1_740, 80, 3),
     },
     "`Redlock` of 3 masters": {
-        "kept": (8_390, 262, 28),
-        "new": (10_370, 395, 35),
-        "handed": (10_560, 352, 32),
+        "kept": (8_230, 262, 28),
+        "new": (10_350, 395, 35),
+        "handed": (10_130, 347, 32),
         "woken": (35_730, 1_155, 101),
         "renewed": (5_230, 227, 10),
     },
@@ -112,6 +112,8 @@ HIT = (910, 24)
 """Bytecodes and calls of an acquire that a session serves from what it keeps (`cache=`), and its release."""
 RENEWAL = (1_360, 42)
 """Bytecodes and calls of a renewal with which no other is due, where the server tells of changes."""
+HELD = 2.7
+"""KiB of a lease without a body, with its lock."""
 SHARED = {
     "`Combiner.submit`": (4_520, 160, 2),
     "`SingleFlight.do`": (4_780, 177, 2),
@@ -119,7 +121,7 @@ SHARED = {
     "`UniqueJob.run`, all wait": (3_090, 102, 2),
 }
 """Bytecodes, calls and requests of a use of which no other session wants anything."""
-FILES = 15
+FILES = 12
 """Of the package, those that an acquire and release of a `Lock` runs through."""
 
 
@@ -204,6 +206,33 @@ asyncio.run(main())
     assert 20 < frames <= RENEWAL[1]
     if BYTECODES:
         assert 500 < bytecodes <= RENEWAL[0]
+
+
+def test_a_held_lease_takes_no_more_memory_than_its_ceiling() -> None:
+    program = """
+import asyncio, gc, tracemalloc
+from aiolocks import Lock, Session
+from aiolocks.testing import EmbeddedServer
+
+async def hold(session, name):
+    return [await Lock(session, f"{name}{number}", ttl=300).acquire() for number in range(1_000)]
+
+async def main():
+    async with EmbeddedServer() as server, server.client() as client, Session(client) as session:
+        first = await hold(session, "first")
+        gc.collect()
+        tracemalloc.start()
+        leases = await hold(session, "then")
+        await asyncio.sleep(0.5)  # the server was asked to tell of changes of each
+        gc.collect()
+        print(tracemalloc.get_traced_memory()[0] / len(leases) / 1024)
+        for lease in first + leases:
+            lease.detach()
+
+asyncio.run(main())
+"""
+    kibibytes = float(printed(program))
+    assert 1 < kibibytes <= HELD, kibibytes
 
 
 def test_work_that_sessions_share_costs_no_more_than_its_ceiling() -> None:

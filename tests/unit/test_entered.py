@@ -42,9 +42,9 @@ async def test_by_task_and_in_order(entered, task) -> None:
     outer, inner = (enter(entered, task, Possession()) for _ in range(2))
     another = asyncio.create_task(asyncio.sleep(0))
 
-    assert held(entered.by(task)) == [outer, inner]
-    assert held(entered.by(another)) == []
-    assert held(entered.by(None)) == []
+    assert held(entered.by(id(task))) == [outer, inner]
+    assert held(entered.by(id(another))) == []
+    assert held(entered.by(id(None))) == []
     await another
 
 
@@ -52,12 +52,12 @@ async def test_left_in_any_order(entered, task) -> None:
     first, second, third = (enter(entered, task, Possession()) for _ in range(3))
 
     entered.remove(task, second)
-    assert held(entered.by(task)) == [first, third]
+    assert held(entered.by(id(task))) == [first, third]
     entered.remove(task, second)  # once more does nothing
     entered.remove(task, first)
     entered.remove(task, third)
     entered.remove(task, third)
-    assert held(entered.by(task)) == []
+    assert held(entered.by(id(task))) == []
     assert entered._of == {}
 
 
@@ -66,8 +66,8 @@ async def test_only_what_is_held_still(entered, task) -> None:
     enter(entered, task, ending := Possession(lasting=False))
     enter(entered, task, lasting := Possession())
 
-    assert held(entered.by(task)) == [ending, lasting]
-    assert held(entered.by(task), lasting=True) == [lasting]
+    assert held(entered.by(id(task))) == [ending, lasting]
+    assert held(entered.by(id(task)), lasting=True) == [lasting]
     assert not over.holds
 
 
@@ -79,6 +79,6 @@ async def test_keeps_nothing_alive(entered, task) -> None:
     gc.collect()
 
     assert known() is None
-    assert held(entered.by(task)) == [kept]
+    assert held(entered.by(id(task))) == [kept]
     entered.remove(task, kept)
     assert entered._of == {}

@@ -56,8 +56,8 @@ def loop() -> Loop:
 
 @pytest.fixture
 def enter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.setattr(guard, "_guard", guard._Guard())
-    guard._guard.looks_at = float("-inf")  # nothing is early enough to start the thread
+    monkeypatch.setattr(guard, "the_thread", guard._Guard())
+    guard.the_thread.looks_at = float("-inf")  # nothing is early enough to start the thread
 
     def enter(*watches: Any) -> Ward:
         ward: Any = Ward(loop, set(watches), exits=False)
@@ -219,7 +219,7 @@ def test_a_handler_that_blocks_holds_up_the_thread_for_half_a_margin(enter, capl
 
 
 async def test_short_holds_do_not_wake_the_thread(offline, transport, clock, monkeypatch) -> None:
-    monkeypatch.setattr(guard, "_guard", one := guard._Guard())
+    monkeypatch.setattr(guard, "the_thread", one := guard._Guard())
     rung: list[float] = []
     monkeypatch.setattr(guard._Guard, "look_now", lambda self: rung.append(clock.now()))
     transport.answer = generous

@@ -71,3 +71,27 @@ def test_one_that_goes_another_way_goes_alone(why, which) -> None:
     setattr(calls[which], why, True)
 
     assert calls[0].with_rider(calls[1]) is None
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: call(Request(None, (b"k",), ("GET", "k"), ignore, bells=(b"k",))),
+        lambda: call(Request(None, (b"k",), ("GET", "k"), ignore, bells=(b"k",))).again(),
+        lambda: lock("x").owned(OLD).ask(ignore, ignore, until=math.inf, undoes=True),
+        lambda: lock("x").owned(OLD).ask(ignore, ignore, until=math.inf, as_eval=True),
+        lambda: lock("x").owned(OLD).ask(ignore, ignore, until=math.inf, make=lambda: lock("x").owned(NEW)),
+    ],
+    ids=["bells", "bells again", "undoes", "as_eval", "make"],
+)
+def test_what_is_not_written_by_its_digest_is_not_plain(made) -> None:
+    assert not made().plain
+
+
+def test_what_is_spelled_out_is_not_plain() -> None:
+    request = call(lock("x").owned(OLD))
+    assert request.plain
+    assert request.words()[0] == "EVALSHA"
+    request.spell_out()
+    assert not request.plain
+    assert request.words()[0] == "EVAL"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from redis.exceptions import ResponseError
@@ -18,7 +18,7 @@ from aiolocks import (
     LockNotOwnedError,
 )
 from aiolocks.lock import process
-from aiolocks.lock.lease import End, Phase, Possession
+from aiolocks.lock.lease import End, Ended, Phase, Possession
 from aiolocks.transport import Granted, Released, clocks, faults
 from tests.unit.fakes import (
     cut,
@@ -334,17 +334,24 @@ TABLE = {
         r"\| `([A-Z]+)`[^|]*\| `([A-Z]+)` \|[^|]*\| `([\w.]+)` \|", Possession.__doc__ or ""
     )
 }
+ENDS = {
+    function.removeprefix("Possession."): LeaseState[state]
+    for state, function in re.findall(r"\| `([A-Z]+)` \|[^|]*\| `([\w.]+)` \|", End.__doc__ or "")
+}
 
 
 def granted() -> Granted:
     grant = Granted(17, 0)
-    grant.sent, grant.sent_steady = asyncio.get_running_loop().time(), clocks.steady()
+    grant.sent = now = asyncio.get_running_loop().time()
+    grant.ahead = clocks.steady() - now
     return grant
 
 
 def test_the_table_of_phases_was_read() -> None:
     assert len(TABLE) == 7
     assert {function for _, function in TABLE} == set(STEPS)
+    assert set(ENDS) == {function for (_, function), phase in TABLE.items() if phase is Phase.ENDED}
+    assert set(ENDS.values()) == set(get_args(Ended))
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -364,7 +371,9 @@ async def test_each_step_is_in_the_table_or_refused(offline, transport, phase, s
     except REFUSALS:
         assert (phase, step) not in TABLE
     assert possession.phase is TABLE.get((phase, step), phase)
-    if (phase, step) not in TABLE:
+    if (phase, step) in TABLE:
+        assert possession.phase is not Phase.ENDED or possession.end.state is ENDS[step]
+    else:
         assert possession.end is before
         assert list(offline._engine.watchdog.possessions()) == watched
 

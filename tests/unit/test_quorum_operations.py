@@ -443,7 +443,7 @@ def test_a_renewal_puts_back_what_is_missing_with_what_another_carries() -> None
     assert requests[0].command.args[0] == "GET"
     requests = operation.replied(1, LOOK, Carried(7, False, "{}"))  # the token that this master has minted
     assert where(requests) == {LOOK: [2]}
-    requests = operation.failed(2, LOOK, SILENT)
+    requests = operation.replied(2, LOOK, Carried(8, False, "{}"))
     assert where(requests) == {LOOK: [3]}
     requests = operation.replied(3, LOOK, Carried(9, True, '{"user":1}'))
     assert where(requests) == {TAKE: [0]}
@@ -471,6 +471,26 @@ def test_a_renewal_puts_back_the_largest_fencing_token_that_was_written_back() -
     assert requests[0].command.args[3] == '{"of":9}'
     (told,) = operation.replied(4, TAKE, Granted(12, 0))
     assert told.command.args[1:] == (9, 10_000, 1)
+
+
+@pytest.mark.parametrize("silent", [1, 2, 3])
+def test_nothing_is_put_back_unless_a_majority_was_read(silent: int) -> None:
+    """The one that does not answer may be the only one with the token that a majority has confirmed."""
+    operation = renewing()
+    operation.replied(0, VOTE, False)
+    operation.replied(1, VOTE, True)
+    operation.replied(2, VOTE, True)
+    assert where(operation.replied(3, VOTE, True)) == {LOOK: [1]}
+    for master in (1, 2, 3):
+        if master == silent:
+            requests = operation.failed(master, LOOK, SILENT)
+        else:
+            requests = operation.replied(master, LOOK, Carried(7, True, '{"of":7}'))
+    assert requests == []
+    assert where(operation.replied(4, VOTE, True)) == {LOOK: [4]}
+    requests = operation.replied(4, LOOK, Carried(9, True, '{"of":9}'))
+    assert where(requests) == {TAKE: [0]}
+    assert requests[0].command.args[3] == '{"of":9}'
 
 
 def test_nothing_is_put_back_by_a_renewal_that_a_change_has_caused() -> None:

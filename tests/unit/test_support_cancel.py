@@ -15,8 +15,18 @@ ANYIO = tuple(map(int, version("anyio").split(".")[:2]))
 
 
 async def suspend() -> None:
-    """Suspends exactly once, on a future, for longer than a failing sibling needs to cancel."""
-    await asyncio.sleep(0.001)
+    """Suspends exactly once, on a future, for more turns than a failing sibling needs to cancel."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def turn(left: int) -> None:
+        if left:
+            loop.call_soon(turn, left - 1)
+        elif not future.done():
+            future.set_result(None)
+
+    turn(10)
+    await future
 
 
 async def three_awaits() -> str:

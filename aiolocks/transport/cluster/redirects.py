@@ -65,7 +65,7 @@ class Redirects:
         was_mid_move, call.mid_move = call.mid_move, redirect.mid_move and self._has_mid_move(slot, call)
         if call.mid_move and not was_mid_move:
             # As where a script is unknown: what was sent after it may be executed before it.
-            call.as_eval, call.plain = True, False
+            call.spell_out()
             if call.undoes:
                 call.on_reply = partial(self._undo_the_rest, slot, call, call.on_reply)
             self._pass_on(slot, call, at_once=True)
@@ -122,8 +122,7 @@ class Redirects:
             self._backlogs.hold(slot, call, why=faults.refused(error, call.keys), pause=PAUSE_FIRST)
             return
         call.elsewhere = True
-        call.plain = False
-        call.as_eval = True  # if the node did not know the script, it would have forgotten the ASKING
+        call.spell_out()  # if the node did not know the script, it would have forgotten the ASKING
         node = self._nodes.to(to)
         node.send(_asking(call.until), corked=True)
         node.send(call, at_once=True)

@@ -30,8 +30,10 @@ class Renewing(Voting):
     it is free: only once a majority has said that the lease is held, and with what one of them carries. So a
     renewal creates nothing that is gone. It restores what further failures may take, not what has happened.
 
-    Of the fencing tokens that were written back on several masters, the largest is the lease's: one of the
-    masters may have taken a smaller one with its vote, and have missed the one that a majority has confirmed.
+    Of the fencing tokens that were written back on a majority, the largest is the lease's: one of the masters
+    may have taken a smaller one with its vote, and have missed the one that a majority has confirmed. So
+    nothing is put back unless a majority was read: a smaller one, which another lease may have, would be the
+    lease's for an adoption that the master which was not read does not hear of.
 
     Args:
         heals: Whether it puts it back; if not, the next renewal does.
@@ -40,7 +42,7 @@ class Renewing(Voting):
         confirm: Writes the fencing token of the lease back.
     """
 
-    __slots__ = ("_carried", "_confirm", "_heals", "_look", "_sources", "_take", "_taking")
+    __slots__ = ("_asked", "_carried", "_confirm", "_heals", "_look", "_read", "_reading", "_take", "_taking")
 
     def __init__(
         self,
@@ -57,7 +59,9 @@ class Renewing(Voting):
         self._look = look
         self._take = take
         self._confirm = confirm
-        self._sources: list[int] | None = None  # the masters to read it from; the first one is being asked
+        self._asked: set[int] = set()  # what they carry
+        self._reading = False  # the last of them has not answered
+        self._read = 0  # how many carry it still
         self._carried: Carried | None = None  # the part to put back, as far as it was read
         self._taking: set[int] = set()
 
@@ -66,9 +70,12 @@ class Renewing(Voting):
             super().replied(master, phase, reply)
             return self._heal() if self._heals and self.outcome is True else []
         if phase == LOOK:
-            if reply is not None and reply.written_back:
-                self._carried = max(reply, self._carried or reply)
-            return self._look_further()
+            self._reading = False
+            if reply is not None:
+                self._read += 1
+                if reply.written_back:
+                    self._carried = max(reply, self._carried or reply)
+            return self._heal()
         if phase == TAKE and isinstance(reply, Granted) and self._carried is not None:
             return [MasterRequest(master, self._confirm(self._carried.fencing_token, given=True), TOLD)]
         return []
@@ -76,30 +83,26 @@ class Renewing(Voting):
     def failed(self, master: int, phase: int, fault: Fault) -> list[MasterRequest]:
         if phase == VOTE:
             return super().failed(master, phase, fault)
-        return self._look_further() if phase == LOOK else []
+        if phase == LOOK:
+            self._reading = False
+            return self._heal()
+        return []
 
     def _heal(self) -> list[MasterRequest]:
+        """Reads it from one master after the other; puts it back when all that have renewed it were asked."""
         missing = self._no.keys() - self._taking
-        if not missing:
+        if self._reading or not missing:
             return []
-        if self._sources is None:
-            self._sources = list(self._yes)
-            return self._look_at_first()
-        if self._sources or self._carried is None:
-            return []  # being read, or not known
+        source = next((master for master in self._yes if master not in self._asked), None)
+        if source is not None:
+            self._reading = True
+            self._asked.add(source)
+            return [MasterRequest(source, self._look, LOOK)]
+        if self._read < self.majority or self._carried is None:
+            return []
         self._taking |= missing
         command = self._take(self._carried.metadata)
         return [MasterRequest(master, command, TAKE) for master in missing]
-
-    def _look_at_first(self) -> list[MasterRequest]:
-        assert self._sources
-        return [MasterRequest(self._sources[0], self._look, LOOK)]
-
-    def _look_further(self) -> list[MasterRequest]:
-        """The first source has answered, or does not."""
-        assert self._sources
-        del self._sources[0]
-        return self._look_at_first() if self._sources else self._heal()
 
 
 @final

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from ..answers import FAR_BELL_TTL, NO_TTL, Answer, Kept, Refused, Released
-from ..driver import pack
-from ..request import Argument, JoinableRelease, Request, Script
+from ..driver import FEW, head_of
+from ..request import Argument, Heads, JoinableRelease, Request, Script
 from .snapshots import of_nobody
 from .standing import SEATED, WAITING, leave_letters, letters
 
@@ -24,20 +24,19 @@ _HANGS: Final = WAITING | SEATED
 _MOST_TOLD: Final = 8
 """The most holders that a refusal tells of; where it tells of that number, there may be more."""
 
-
-_FEW: Final = 10
-"""Arguments from which on their number has two digits."""
-
 _Arguments: TypeAlias = "tuple[Argument, ...]"
-_Packed: TypeAlias = "tuple[()] | tuple[int, int, tuple[bytes, ...], _Arguments, _Arguments, bytes]"
-"""A request that comes again: the ttl and the standing that it was made for, its keys, its arguments behind
-the token and behind the metadata, and `Request.head`. Empty: it was made once."""
-
-
-def _head(script: Script, keys: tuple[bytes, ...], args: tuple[Argument, ...]) -> bytes:
-    """The bytes of a request with so many arguments, up to the first of them."""
-    whole = pack(("EVALSHA", script.sha, len(keys), *keys, *args))
-    return whole[: len(whole) - len(pack(args)) + len(b"*n\r\n")]
+_Packed: TypeAlias = "tuple[int, int, tuple[bytes, ...], _Arguments, _Arguments, bytes]"
+"""An acquire that comes again: the ttl and the standing that it was made for, its keys, its arguments behind
+the token and behind the metadata, and `Request.head`."""
+_PackedRelease: TypeAlias = "tuple[int, Script | None, tuple[bytes, ...], _Arguments, bytes, Heads]"
+"""A release that comes again: the ttl that it was made for, the script that lets the next waiter in as
+well, or None, its keys, its arguments behind the token, `Request.head`, and `JoinableRelease.heads`."""
+# What is made for the second time is packed: of a name that is used once, that would be in vain. Until then
+# one of these stands there, of a ttl that no request has.
+_NEVER: Final[_Packed] = -1, -1, (), (), (), b""
+_ONCE: Final[_Packed] = -2, -1, (), (), (), b""
+_NEVER_RELEASED: Final[_PackedRelease] = -1, None, (), (), b"", {}
+_RELEASED_ONCE: Final[_PackedRelease] = -2, None, (), (), b"", {}
 
 
 class _Belled(Protocol):
@@ -212,7 +211,7 @@ class FamilySteps(NameSteps):
         number: How many names are acquired at once.
     """
 
-    __slots__ = ("_acquired", "_acquiring", "_keys", "_releasing")
+    __slots__ = ("_keys", "_packed", "_packed_before", "_packed_quiet", "_packed_ringing")
 
     family: Family
     number = 1
@@ -227,18 +226,19 @@ class FamilySteps(NameSteps):
     """For how long after a lease what else stays with it."""
     _joins = True
     """Its release may go in one request with the acquire of the next waiter."""
-    _acquiring: _Packed | None
-    """The acquire that was made last, if it was not the first: but for token and metadata, the next one
-    is mostly the same. None: no acquire was made yet."""
-    _acquired: _Packed | None
-    """The one before, of another standing: where tasks wait, those who come and those who were woken ask in
-    turn."""
-    _releasing: _Packed | None
-    """As `_acquiring`."""
+    _packed: _Packed
+    """The last acquire: but for token and metadata, the next one is mostly the same."""
+    _packed_before: _Packed
+    """The one before, of another standing: where tasks wait, some come and some are woken, in turn."""
+    _packed_quiet: _PackedRelease
+    """The last release that wakes no waiter."""
+    _packed_ringing: _PackedRelease
+    """The last one that wakes a waiter."""
 
     def __init__(self, retention_ms: int) -> None:
         super().__init__(retention_ms)
-        self._acquiring = self._acquired = self._releasing = None
+        self._packed = self._packed_before = _NEVER
+        self._packed_quiet = self._packed_ringing = _NEVER_RELEASED
 
     def _with_bell(self) -> tuple[bytes, ...]:
         """Its keys, and the bell, where only waiters name it."""
@@ -249,12 +249,13 @@ class FamilySteps(NameSteps):
 
     def acquire(self, token: str, ttl_ms: int, metadata: str, standing: int = 0) -> Request[Answer]:
         step = self.family.acquire
-        packed = self._acquiring
-        if not (packed and packed[1] == standing and packed[0] == ttl_ms):
-            packed = self._acquired
-            if packed and not (packed[1] == standing and packed[0] == ttl_ms):
-                packed = ()
-        if packed:
+        packed: _Packed | None
+        packed = self._packed
+        if packed[1] != standing or packed[0] != ttl_ms:
+            packed = self._packed_before
+            if packed[1] != standing or packed[0] != ttl_ms:
+                packed = None
+        if packed is not None:
             _, _, keys, before, after, head = packed
             args = (token, *before, metadata, *after)
             request = Request(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
@@ -273,14 +274,14 @@ class FamilySteps(NameSteps):
             + self._values
         )
         keys = self._with_bell() if standing & _HANGS and step.bell_last else self._keys
-        if self._acquiring is None:
-            self._acquiring = ()
-        elif not self._strict and len(args) < _FEW and step.words[0] == "token" and "metadata" in step.words:
+        if self._packed is _NEVER:
+            self._packed = _ONCE
+        elif not self._strict and len(args) < FEW and step.words[0] == "token" and "metadata" in step.words:
             at = step.words.index("metadata")
-            head = _head(step.script, keys, args)
-            if self._acquiring and self._acquiring[1] != standing:
-                self._acquired = self._acquiring
-            self._acquiring = ttl_ms, standing, keys, args[1:at], args[at + 1 :], head
+            head = head_of(step.script, keys, args)
+            if self._packed[1] != standing:
+                self._packed_before = self._packed
+            self._packed = ttl_ms, standing, keys, args[1:at], args[at + 1 :], head
         return Request(step.script, keys, args, self._answer if step.own else step.reads, lane=token)
 
     def _answer(self, raw: Any) -> Answer:
@@ -311,18 +312,24 @@ class FamilySteps(NameSteps):
     ) -> Request[Released]:
         family = self.family
         step = family.release
-        packed = self._releasing
-        if packed and packed[0] == ttl_ms and packed[1] == ring and not leave:
-            _, _, keys, before, _, head = packed
-            release: Request[Released] = JoinableRelease(
-                step.script,
-                keys,
-                (token, *before),
-                step.reads,
-                token=token,
-                acquire=family.acquire.script,
-                both=cast("Script", family.hand_over),
-            )
+        packed = self._packed_ringing if ring else self._packed_quiet
+        if packed[0] == ttl_ms and not leave:
+            _, both, keys, behind, head, heads = packed
+            args: tuple[Argument, ...] = (token, *behind)
+            release: Request[Released]
+            if both is None:
+                release = Request(step.script, keys, args, step.reads, lane=token)
+            else:
+                release = JoinableRelease(
+                    step.script,
+                    keys,
+                    args,
+                    step.reads,
+                    token=token,
+                    acquire=family.acquire.script,
+                    both=both,
+                    heads=heads,
+                )
             release.head = head
             return release
         last = step.bell_last
@@ -337,12 +344,19 @@ class FamilySteps(NameSteps):
         )
         keys = self._with_bell() if leave and last else self._keys
         both = family.hand_over
-        if leave or both is None or not self._joins or (ring and not family.hand_over_wakes):
+        if leave or not self._joins or (ring and not family.hand_over_wakes):
+            both = None
+        if not leave and not self._strict and len(args) < FEW and step.words[0] == "token":
+            if packed is _NEVER_RELEASED:
+                packed = _RELEASED_ONCE
+            else:
+                packed = ttl_ms, both, keys, args[1:], head_of(step.script, keys, args), {}
+            if ring:
+                self._packed_ringing = packed
+            else:
+                self._packed_quiet = packed
+        if both is None:
             return Request(step.script, keys, args, step.reads, lane=token)
-        if packed is None:
-            self._releasing = ()
-        elif not self._strict and len(args) < _FEW and step.words[0] == "token":
-            self._releasing = ttl_ms, ring, keys, args[1:], (), _head(step.script, keys, args)
         return JoinableRelease(
             step.script, keys, args, step.reads, token=token, acquire=family.acquire.script, both=both
         )

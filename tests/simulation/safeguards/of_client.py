@@ -270,7 +270,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A grant whose time was over before it came is not given out.",
         python(
             "lock.waiter:Acquiring._answered",
-            without="now - call.sent >= in_time or clocks.steady() - call.sent_steady >= in_time",
+            without="now - answer.sent >= options.dependable",
             instead="False",
         ),
         ALL,

@@ -19,7 +19,11 @@ OF_GRACES: dict[str, Safeguard] = {
     ),
     "grace: in time": Safeguard(
         "The grace begins before the lease ends.",
-        python("lock.renewal:Watch.tend", without="self.deadline - self.grace", instead="self.deadline"),
+        python(
+            "lock.renewal:Watch.tend",
+            without="self.deadline - self.options.grace",
+            instead="self.deadline",
+        ),
         _KINDS,
         faulty=True,
     ),
@@ -27,8 +31,8 @@ OF_GRACES: dict[str, Safeguard] = {
         "The grace is counted back from the end on which the holder may rely.",
         python(
             "lock.renewal:Watch.tend",
-            without="self.deadline - self.grace",
-            instead="self.deadline - self.grace / 2",
+            without="self.deadline - self.options.grace",
+            instead="self.deadline - self.options.grace / 2",
         ),
         _KINDS,
         faulty=True,

@@ -128,12 +128,8 @@ OF_MASTERS: dict[str, Safeguard] = {
     "masters: leaves queues that come late": Safeguard(
         "A waiter that got in leaves the queue of a master that refuses it after that.",
         together(
-            python(f"{_ACQUIRING}.seats", without="isinstance(self.outcome, Granted)", instead="False"),
-            python(
-                f"{_ACQUIRING}.replied",
-                without="if isinstance(self.outcome, Granted) and self._leave is not None:",
-                instead="if False:",
-            ),
+            python(f"{_ACQUIRING}.seats", without="self._leaves", instead="False"),
+            python(f"{_ACQUIRING}.replied", without="if self._leaves:", instead="if False:"),
         ),
         _REDLOCK,
         faulty=True,

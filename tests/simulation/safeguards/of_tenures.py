@@ -16,7 +16,7 @@ OF_TENURES: dict[str, Safeguard] = {
     "cache: none after a recall": Safeguard(
         "A lease that was asked for while a task was inside is released after that.",
         together(
-            python("lock.tenure:KeptPossession.begin_release", without="and tenure.keeps\n", instead=""),
+            python("lock.tenure:KeptPossession.begin_release", without="and tenure.keeps ", instead=""),
             python("lock.tenure:Tenure.serves", without="not self.keeps or", instead=""),
             python("lock.queue:Gate.alone", without="or self._in_turn", instead=""),
         ),
@@ -150,7 +150,7 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: the release wakes": Safeguard(
         "The release of a lease that nobody uses wakes the waiter that has asked for it.",
-        python("lock.tenure:Tenure.letting_go", without="release()", instead="release(ring=False)"),
+        python("lock.tenure:Tenure.release", without="ring=ring", instead="ring=False"),
         _KINDS,
     ),
     "cache: an end": Safeguard(

@@ -27,6 +27,32 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         ("cluster-multilock",),
     ),
+    "several slots: in doubt": Safeguard(
+        "Where one slot refuses with an error, or is silent, the slots that were reached are given back.",
+        python("transport.cluster.sagas:Taking._failed", without="self._take_back_reached()", instead="pass"),
+        ("cluster-multilock",),
+        faulty=True,
+        covered_by="undo of a try",
+    ),
+    "several slots: the largest token": Safeguard(
+        "The fencing token of a lease is the largest that any slot has minted for it.",
+        python(
+            "transport.cluster.sagas:Taking._taken",
+            without="max(self._minted, answer.fencing_token)",
+            instead="answer.fencing_token",
+        ),
+        ("cluster-multilock",),
+        faulty=True,
+        sorts=("clock back",),
+    ),
+    "several slots: confirmed by all": Safeguard(
+        "A lease is given only if each slot has it still when the last one has granted it.",
+        python("transport.cluster.sagas:Taking._answered", without="if min(results) < 0", instead="if False"),
+        ("cluster-multilock",),
+        faulty=True,
+        unseen="only a server that loses what it has takes a lease away so soon, and a holder has until its "
+        "first renewal to find that out; a unit test looks at it",
+    ),
     # -- a cluster
     "ASKING": Safeguard(
         "A node to which a slot is only being moved is told that it is asked for once.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .taking import Safeguard, python
 
 _KINDS = ("unconfirmed",)
-_SENDS = "transport.connection:Multiplexed.send"
+_SENDS = "transport.connection:Multiplexed._sent_otherwise"
 
 OF_UNCONFIRMED: dict[str, Safeguard] = {
     "unconfirmed: the release is written in the step of the exit": Safeguard(

@@ -262,7 +262,7 @@ FAULTS: dict[str, Sort] = {
     "empty restart": Sort(_restart, 1.5, of_server=True, excuses=_EMPTY),
     "late restart": Sort(partial(_restart, over=True), 1.5, of_server=True, after_ttl=True, excuses=_AWAY),
     "no scripts": Sort(_forget_scripts, of_server=True),
-    "out of memory": Sort(_out_of_memory, 1.0, of_server=True, excuses=_AWAY),
+    "out of memory": Sort(_out_of_memory, 1.0, of_server=True, leaves=False, excuses=_AWAY),
     "read only": Sort(_read_only, 1.0, of_server=True, excuses=_AWAY),
     "loading": Sort(_loading, 1.0, of_server=True, excuses=_AWAY),
 }
