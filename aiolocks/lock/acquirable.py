@@ -28,6 +28,7 @@ from typing import (
 from weakref import ref
 
 from ..errors import LockNotOwnedError
+from . import process
 from .blocks import OpenBlocks, told_at_exit
 from .lease import Binding, Handle, Lease
 from .misuse import AsyncOnly, Shown, no_attribute
@@ -424,15 +425,18 @@ class Acquirable(AsyncOnly, ABC, Generic[LeaseT]):
 
     def _bind(self) -> Binding[LeaseT]:
         binding = self._binding
-        if binding is None or not binding.engine.serves:
-            engine, bound_as = self._engine(), self._bound_as()
-            if self._templates is not None or "{" in self._name:
-                engine.names.used(self._all_names(), made_of=self._templates)
-            if bound_as is None:
-                binding = self._bound(engine)
-            else:
-                binding = engine.bound((type(self), bound_as, self._options), lambda: self._bound(engine))
-            self._binding = binding
+        if binding is not None:
+            engine = binding.engine  # below as `Engine.serves`
+            if not engine.closing and _get_running_loop() is engine.loop and process.pid == engine.pid:
+                return binding
+        engine, bound_as = self._engine(), self._bound_as()
+        if self._templates is not None or "{" in self._name:
+            engine.names.used(self._all_names(), made_of=self._templates)
+        if bound_as is None:
+            binding = self._bound(engine)
+        else:
+            binding = engine.bound((type(self), bound_as, self._options), lambda: self._bound(engine))
+        self._binding = binding
         return binding
 
     def _bound(self, engine: Engine) -> Binding[LeaseT]:

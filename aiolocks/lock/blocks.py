@@ -207,8 +207,10 @@ class Entered(Generic[PossessionT]):
         self._of.setdefault(id(task), []).append(watch)
 
     def remove(self, task: asyncio.Task[Any], possession: PossessionT) -> None:
-        inside = self._of.pop(id(task), [])
-        if len(inside) == 1 and inside[0]() is possession:
+        inside = self._of.pop(id(task), None)
+        if inside is None:
+            return
+        if len(inside) == 1:  # it is that one
             inside.clear()  # a wait of that task may look at it
             return
         inside[:] = [watch for watch in inside if watch() not in (possession, None)]

@@ -336,7 +336,7 @@ class Engine:
                 "this session belongs to another event loop: make one Session for each loop. Under WSGI, "
                 "each call of an async view of Django has its own: write a `def` there, with aiolocks.sync"
             )
-        if self.pid != current_pid():
+        if self.pid != process.pid:
             raise RuntimeError("this session belongs to the process that forked this one: make a new Session")
 
     def rest(self) -> None:

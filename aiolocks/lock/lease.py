@@ -701,8 +701,6 @@ class Possession(BodyScope, Releasing, Claim):
     """
 
     # Most leases never change these values: so the class has them, and not each lease.
-    cached = False
-    """It came without a request."""
     confirms = True
     """The exit of its body waits until the server has confirmed the release."""
     _extending: asyncio.Lock | None = None
@@ -761,6 +759,11 @@ class Possession(BodyScope, Releasing, Claim):
     def interval(self) -> tuple[float, float] | None:
         """What it holds of a range, as users see it."""
         return self._interval or self.steps.interval
+
+    @property
+    def cached(self) -> bool:
+        """Whether it came without a request, from what its session keeps."""
+        return False
 
     @property
     def shares_token(self) -> bool:

@@ -443,6 +443,11 @@ class Gate:
         return self.asking is None and not self.here.closed and (not self.stirred or self.settled)
 
     @property
+    def untouched(self) -> bool:
+        """Whether no task of this session asks or holds, and each acquire so far was one plain request."""
+        return self.asking is None and not self.stirred and not self.here.held
+
+    @property
     def alone(self) -> bool:
         """Whether a task that comes now waits for tasks of this session at most.
 

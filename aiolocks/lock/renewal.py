@@ -305,7 +305,8 @@ class Watch:
         else:  # it ends by itself, and may be lost before that
             self.renewal_due = NEVER
             self._ask_owned(possession, hears=hears)
-        return self.next_look(now)
+        again = now + (_PATIENCE if self.ttl > 6 * _PATIENCE else self.ttl / 6)  # as `next_look`
+        return again if again < end else end  # noqa: FURB136 - asked often, and `min` takes longer
 
     def count_suspension(self, possession: Possession) -> None:
         """The machine was suspended, so the lease is lost, or has that much less time."""
@@ -391,15 +392,17 @@ class Watch:
 
     def _renewed(self, held: Kept) -> None:
         renewal, self.renewal = self.renewal, None
-        possession = None if self.holder is None else self.holder()
-        if possession is None:
+        if (holder := self.holder) is None or (possession := holder()) is None:
             return
         if not held:
             possession.taken_away(held)
             return
         assert renewal is not None
-        self.confirmed(possession, renewal)
-        possession.engine.events.renewed(possession)
+        engine = possession.engine
+        sent, ahead = engine.timed(renewal.sent, renewal.sent_steady)  # as `confirmed`
+        self.holds_from(sent, ahead)
+        self._owned(possession, renewal)
+        engine.events.renewed(possession)
 
     def _is_owned(self, held: Kept) -> None:
         renewal, self.renewal = self.renewal, None

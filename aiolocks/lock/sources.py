@@ -124,9 +124,10 @@ def log_level(source: Any, error: BaseException) -> int:
 
 
 def _session_for(source: Any, used_by: object) -> _Session:
-    if used_by is not None and prefix_of(source) == PREFIX:
+    given = isinstance(source, _session)
+    if used_by is not None and (not given or source._settings.prefix == PREFIX):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as `prefix_of`
         mixed_prefixes.used(source, used_by, PREFIX, _place_of)
-    return source if is_session(source) else _session.of(source)
+    return source if given else _session.of(source)
 
 
 def _place_of(source: Any) -> Hashable:

@@ -44,6 +44,7 @@ from weakref import ref
 
 from .._tasks import empty_context
 from ..transport import Granted, Kept, KeptSteps, Released, Request, clocks, locks_release, slot_of
+from .clock import NEVER
 from .lease import AGAIN, RELEASED, Binding, Claim, End, Possession, Releasing
 from .process import current_pid
 from .renewal import Watch
@@ -117,13 +118,15 @@ class Keep:
 
     Invariants:
     - `idle` has exactly the tenures that are `IDLE`, the one that was used longest ago first;
-    - while there is one, a timer is set for the earliest end of them, or for an earlier time.
+    - while there is one, a timer is set for the earliest end of them, or for an earlier time;
+    - while more tenures are live than may be idle, or none may be kept any more, `looks_at` is infinity: each
+      that becomes idle is told of.
 
     Attributes:
         counters: Of the session.
         idle: The tenures that no task uses.
         live: The tenures that are not over, by name.
-        looks_at: Loop time of the timer.
+        looks_at: Loop time of the timer, or infinity: `now_idle` is to be told of what ends before it.
         tracked: Tells of changes of keys.
         turn_at: The number of hits at which the event loop has its next turn for them.
     """
@@ -195,11 +198,11 @@ class Keep:
     # -- the end of idle tenures
 
     def now_idle(self, tenure: Tenure) -> None:
-        """One more tenure is idle: the timer is set later than its end, or too many are idle."""
+        """One more tenure is idle, which ends before `looks_at`."""
         if self.closed:
             tenure.end()
             return
-        if tenure.idle_until < self.looks_at:
+        if self._timer is None or tenure.idle_until < self._timer.when():
             self._look_at(tenure.idle_until)
         if len(self.idle) > _MOST_IDLE:
             self._release([tenure for tenure, _ in zip(self.idle, range(_TOGETHER), strict=False)])
@@ -207,7 +210,7 @@ class Keep:
     def _look_at(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.looks_at = when
+        self.looks_at = when if len(self.live) <= _MOST_IDLE else math.inf
         self._timer = self._loop.call_at(when, self._look, context=empty_context())
 
     def _look(self) -> None:
@@ -271,9 +274,12 @@ class Tenure(Claim):
     """
 
     __slots__ = (
+        "_cache",
         "_last",
         "_margin",
         "_options",
+        "_state",
+        "_ttl",
         "early",
         "engine",
         "first",
@@ -288,7 +294,6 @@ class Tenure(Claim):
         "name",
         "number",
         "numbers",
-        "state",
         "steps",
         "term",
         "token",
@@ -315,14 +320,22 @@ class Tenure(Claim):
         self.numbers = max(1, min(_NUMBERS, int(options.ttl * 500_000)))
         self.granted_at = 0.0
         self.keeps = True
-        self.state = TenureState.ASKING
+        self._state = TenureState.ASKING
         self.idle_until = 0.0
         self._options = options
+        self._cache, self._ttl = options.cache, options.ttl
         # A third of its ttl stays at least, as of a lease that is due for renewal.
         self._margin = max(options.ttl / 3, options.grace + options.ttl / 10)
         self.early = options.cache / 8
         self.gate.kept = self
         engine.kept.live[self.name] = self
+        if len(engine.kept.live) > _MOST_IDLE:
+            engine.kept.looks_at = math.inf
+
+    @property
+    def state(self) -> TenureState:
+        """See the table at the head of this file."""
+        return TenureState.IDLE if self.gate.asking is self else self._state  # which is then `USED`
 
     @property
     def hits(self) -> int:
@@ -431,7 +444,7 @@ class Tenure(Claim):
         self._last = self.first + self.numbers - 1
         self.granted_at = sent = grant.sent
         self.term = Watch(self._options, sent, grant.ahead)
-        self.state = TenureState.USED
+        self._state = TenureState.USED
         if not self.engine.hears:
             self.keeps = False
         self.lend(possession, sent)
@@ -441,7 +454,7 @@ class Tenure(Claim):
         possession.fencing_token = self.number
         possession.granted_at = now
         possession.term = term = self.term
-        if term.entered < math.inf:  # the watchdog has an entry for it, from an earlier holder
+        if term.entered < NEVER:  # the watchdog has an entry for it, from an earlier holder
             possession.watch = term
             term.holder = ref(possession)
         else:
@@ -467,19 +480,42 @@ class Tenure(Claim):
         return (options is self._options or _alike(options, self._options)) and self.lasts
 
     def taken(self, target: Binding[Any]) -> KeptPossession | None:
-        """A hit: the lease for a task that asks now; None, and it is over, if it cannot serve it."""
-        if not self.serves(target):
+        """A hit: the lease for a task that asks now.
+
+        None: it is over, for it cannot serve it, or is idle still, for the event loop has its turn first.
+        """
+        engine, gate, term = self.engine, self.gate, self.term
+        kept, now, until = engine.kept, engine.now(), term.deadline - self._margin
+        # 1. The checks of `serves`; that no other session has asked is known of an idle one.
+        number = self.number + 1
+        if (
+            number > self._last
+            or (target.options is not self._options and not _alike(target.options, self._options))
+            or now >= until
+            or clocks.steady() - term.ahead >= until
+        ):
             self.end()
             return None
-        engine, gate = self.engine, self.gate
-        del engine.kept.idle[self]
+        counters = kept.counters
+        if (hits := counters.hits) >= kept.turn_at:
+            return None
+        # 2. It is idle no more, and its next number is given.
+        counters.hits = hits + 1
+        del kept.idle[self]
         gate.asking = None
-        self.state = TenureState.USED
-        self.number += 1
+        self.number = number
+        # 3. As `lend`: the watchdog and the gate know it, but as the last holder's.
         possession = KeptPossession(target, self)
-        possession.cached = True
-        self.lend(possession, engine.now())
-        gate.here.lease_ref = self.term.holder
+        possession.fencing_token = number
+        possession.granted_at = now
+        possession.term = term
+        if term.entered < NEVER:
+            possession.watch = term
+            gate.here.lease_ref = term.holder = ref(possession)
+        else:  # its entry was due while it was idle
+            engine.watchdog.watch(possession)
+            gate.here.lease_ref = term.holder
+        engine.events.taken(possession)
         return possession
 
     def handed(self) -> Granted:
@@ -490,7 +526,7 @@ class Tenure(Claim):
 
     def keep(self, possession: KeptPossession) -> bool:
         """Its holder lets go, and it `keeps`: whether it stays, with a waiter of the session, or idle."""
-        term, engine, gate, options = self.term, self.engine, self.gate, self._options
+        term, engine, gate = self.term, self.engine, self.gate
         now, deadline, following = engine.now(), term.deadline, None
         # 1. Whether it may: what is in doubt, or is to stop, is released; so is what a waiter needs that it
         # cannot serve.
@@ -499,7 +535,7 @@ class Tenure(Claim):
             or term.doubted
             or term.stopping
             or term.renewal is not None
-            or term.ttl != options.ttl
+            or term.ttl != self._ttl
             or now >= deadline
             or clocks.steady() - term.ahead >= deadline  # as `Watch.moment`
             or ((gate.stirred or gate.here.also) and (following := gate.after_kept(self)) is False)
@@ -519,12 +555,11 @@ class Tenure(Claim):
             gate.here.remove(self.token)
             following.given(self.handed(), self)
             return True
-        self.state = TenureState.IDLE
         gate.asking = self
-        self.idle_until = until = now + options.cache
+        self.idle_until = until = now + self._cache
         kept = engine.kept
         kept.idle[self] = None
-        if until < kept.looks_at or len(kept.idle) > _MOST_IDLE:
+        if until < kept.looks_at:
             kept.now_idle(self)
         return True
 
@@ -549,14 +584,13 @@ class Tenure(Claim):
         engine, gate = self.engine, self.gate
         if self.state is TenureState.IDLE:
             del engine.kept.idle[self]
+            gate.asking = None
             gate.here.remove(self.token)
-            self.habit.used_at = self.idle_until - self._options.cache
+            self.habit.used_at = self.idle_until - self._cache
         if self.state is not TenureState.ASKING and self.term.holder is None:
             self.term.end()  # else its holder does that, in order
-        self.state = TenureState.OVER
+        self._state = TenureState.OVER
         self.untrack()
-        if gate.asking is self:
-            gate.asking = None
         if gate.kept is self:
             gate.kept = None
         if engine.kept.live.get(self.name) is self:
@@ -605,6 +639,10 @@ class KeptPossession(Possession):
         return self if self.tenure is None else self.tenure
 
     @property
+    def cached(self) -> bool:
+        return self.shares_token and self.fencing_token != self.number_in_key
+
+    @property
     def shares_token(self) -> bool:
         return self.tenure is not None and self.tenure.number > 0
 
@@ -641,7 +679,6 @@ class KeptPossession(Possession):
             if tenure.state is TenureState.USED:  # handed on
                 if not tenure.lasts:
                     return False
-                self.cached = True
                 tenure.lend(self, grant.sent)
                 return True
             if grant.may_be_kept:
@@ -705,23 +742,25 @@ class KeptBinding(Binding[LeaseT]):
         wish: Possession | None = None,
         whole: float | None = None,
     ) -> LeaseT:
-        assert not by_force, "a lock with a cache refuses that"
-        engine, gate, kept = self.engine, self.gate, self.engine.kept
-        deadline = None if blocking_timeout is None else engine.now() + blocking_timeout
+        gate, deadline = self.gate, None
         while True:
             tenure = gate.kept
             if tenure is not None and gate.asking is tenure:
-                if kept.counters.hits >= kept.turn_at:
-                    kept.turn_at = kept.counters.hits + RUN
-                    await asyncio.sleep(0)  # this task holds nothing yet: a recall may come meanwhile
-                    continue
                 hit = tenure.taken(self)
                 if hit is not None:
-                    engine.events.taken(hit)
                     return self._lease_type(self, hit, _HIT)
-            left = blocking_timeout
-            if deadline is not None:  # in milliseconds, because messages tell of it
-                left = min(blocking_timeout or 0.0, round(max(0.0, deadline - engine.now()) + 0.0005, 3))
+            engine, left = self.engine, blocking_timeout
+            if blocking_timeout is not None:
+                now = engine.now()
+                if deadline is None:
+                    deadline = now + blocking_timeout
+                # In milliseconds, because messages tell of it.
+                left = min(blocking_timeout, round(max(0.0, deadline - now) + 0.0005, 3))
+            if tenure is not None and gate.asking is tenure:
+                kept = engine.kept
+                kept.turn_at = kept.counters.hits + RUN
+                await asyncio.sleep(0)  # this task holds nothing yet: a recall may come meanwhile
+                continue
             asked = self._wish(once=once or blocking_timeout == 0)
             lease = await super().acquire(left, once=once, wish=asked, whole=blocking_timeout)
             if lease is AGAIN:  # its time passed before its task had its turn

@@ -87,8 +87,8 @@ async def test_what_was_idle_when_its_renewal_was_due_is_renewed_for_its_next_ho
         await asyncio.sleep(0.5)
         await kept(lock, 1)
         assert session._engine is not None
-        heap = session._engine.watchdog._heap  # type: ignore[attr-defined]
-        await eventually(lambda: not heap)
+        moments = session._engine.watchdog._moments  # type: ignore[attr-defined]
+        await eventually(lambda: not moments)
 
         async with lock as lease:
             left = lease.remaining()

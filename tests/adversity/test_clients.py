@@ -22,6 +22,7 @@ from redis.asyncio.connection import SSLConnection
 from redis.asyncio.sentinel import Sentinel
 
 from aiolocks import (
+    FencedRegister,
     Leadership,
     Lease,
     LeaseState,
@@ -289,18 +290,29 @@ async def tls_front(
     *,
     port: int = 0,
     until: datetime | None = None,
+    rate: float | None = None,
+    seen: list[int] | None = None,
 ) -> AsyncIterator[int]:
-    """A port that speaks TLS, with a certificate for that name, and leads to the server."""
+    """A port that speaks TLS, with a certificate for that name, and leads to the server.
+
+    `rate`: bytes a second that it takes from each client. `seen`: how many it has taken, for each connection.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name, not_after=until).configure_cert(context)
     pumping: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int | None = None
+    ) -> None:
         with suppress(OSError, ssl.SSLError):
             while data := await reader.read(65536):
                 writer.write(data)
                 await writer.drain()
+                if number is not None and seen is not None:
+                    seen[number] += len(data)
+                if number is not None and rate is not None:
+                    await asyncio.sleep(len(data) / rate)
         writer.close()
         with suppress(OSError, ssl.SSLError):
             await writer.wait_closed()
@@ -308,8 +320,11 @@ async def tls_front(
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_unix_connection(str(server.path))
         writers.extend((writer, there_writer))
-        for ends in ((reader, there_writer), (there_reader, writer)):
-            task = asyncio.create_task(pump(*ends))
+        number = 0 if seen is None else len(seen)
+        if seen is not None:
+            seen.append(0)
+        for pumped in (pump(reader, there_writer, number), pump(there_reader, writer)):
+            task = asyncio.create_task(pumped)
             pumping.add(task)
             task.add_done_callback(pumping.discard)
 
@@ -499,6 +514,36 @@ async def test_t_n_10_tls_that_is_slow_is_waited_for(
         await asyncio.sleep(1.0)
         server.resume()
         await (await acquiring).release()
+
+
+@pytest.mark.leaves_keys("aiolocks:fencedregister:*")
+async def test_t_n_10_tls_that_takes_a_request_in_parts(
+    own_server: OwnServer, authority: trustme.CA, trusted: str
+) -> None:
+    """Its peer reads more slowly than a request is written: what no buffer takes waits, and nothing is sent
+    twice, or in another order."""
+    server, seen = await own_server(), list[int]()
+    value = bytes(range(256)) * 50_000  # more than the buffers of the system take
+    async with (
+        tls_front(server, authority, "127.0.0.1", rate=20_000_000, seen=seen) as port,
+        closed_at_the_end(Redis(host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=trusted)) as client,
+        Session(client, largest_value=20_000_000, largest_metadata=1_000_000, command_timeout=60) as session,
+        Lock(session, "beside", ttl=20) as lease,
+    ):
+        register = FencedRegister(session, "a")
+        await register.write("small", 1)  # the server knows the script from now on
+        writing = asyncio.create_task(register.write(value, 1))
+        await eventually(lambda: sum(seen) > 1_000_000)
+        many = [
+            asyncio.create_task(Lock(session, f"a{number}", ttl=20, metadata={"a": "x" * 50_000}).acquire())
+            for number in range(40)
+        ]  # each a part of a write that is under way
+        for one in many:
+            await (await one).release()
+        await writing
+        assert await register.read() == value
+        lease.ensure_held()
+        assert len(value) < sum(seen) < 2 * len(value), "once"
 
 
 # -- addresses that lead nowhere, or elsewhere ---------------------------------------------------------------

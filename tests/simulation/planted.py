@@ -349,6 +349,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["of two renewals under way, one puts the lease back where it was released"],
         "left behind",
     ),
+    "masters: put back as a majority has it": (
+        FOUND["of two renewals under way, one puts the lease back where it was released"],
+        "left behind",
+    ),
     "masters: leaves queues late": (
         FOUND["a waiter that releases at once keeps its place on a master that has not confirmed the lease"],
         "left behind",

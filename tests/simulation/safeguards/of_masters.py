@@ -149,6 +149,18 @@ OF_MASTERS: dict[str, Safeguard] = {
             instead="if not",
         ),
         _REDLOCK,
+        covered_by="masters: put back as a majority has it",
+    ),
+    "masters: put back as a majority has it": Safeguard(
+        "A renewal puts a lease back only with what it has read on a majority of the masters.",
+        python(
+            "transport.quorum.keeping:Renewing._heal",
+            without="self._read < self.majority or ",
+            instead="",
+        ),
+        _REDLOCK,
+        faulty=True,
+        covered_by="masters: one that was passed on",
     ),
     "masters: settled": Safeguard(
         "A vote that a lease gets after its adoption is taken back.",

@@ -24,10 +24,13 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: the deadline counts": Safeguard(
         "A lease that is kept serves nobody when little is left of its ttl.",
-        python(
-            "lock.tenure:Tenure.lasts",
-            without="until = term.deadline - self._margin",
-            instead="until = math.inf",
+        together(
+            python(
+                "lock.tenure:Tenure.lasts",
+                without="until = term.deadline - self._margin",
+                instead="until = math.inf",
+            ),
+            python("lock.tenure:Tenure.taken", without="term.deadline - self._margin", instead="math.inf"),
         ),
         _KINDS,
         faulty=True,
@@ -37,7 +40,9 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: a number is given once": Safeguard(
         "Each lease has a fencing token of its own.",
-        python("lock.tenure:Tenure.taken", without="self.number += 1", instead="pass"),
+        python(
+            "lock.tenure:Tenure.taken", without="number = self.number + 1", instead="number = self.number"
+        ),
         _KINDS,
     ),
     "cache: the block is reserved": Safeguard(
@@ -49,7 +54,10 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: none beyond the block": Safeguard(
         "A session gives no number that it has not reserved.",
-        python("lock.tenure:Tenure.serves", without="or self.number >= self._last", instead=""),
+        together(
+            python("lock.tenure:Tenure.serves", without="or self.number >= self._last", instead=""),
+            python("lock.tenure:Tenure.taken", without="number > self._last", instead="False"),
+        ),
         _KINDS,
         faulty=True,
         sorts=("kill", "clock back"),
@@ -133,11 +141,7 @@ OF_TENURES: dict[str, Safeguard] = {
         together(
             python(
                 "lock.tenure:Tenure.taken",
-                without=(
-                    "    del engine.kept.idle[self]\n"
-                    "    gate.asking = None\n"
-                    "    self.state = TenureState.USED\n"
-                ),
+                without="    del kept.idle[self]\n    gate.asking = None\n",
                 instead="",
             ),
         ),
@@ -150,13 +154,15 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: the release wakes": Safeguard(
         "The release of a lease that nobody uses wakes the waiter that has asked for it.",
-        python("lock.tenure:Tenure.release", without="ring=ring", instead="ring=False"),
+        python("lock.tenure:Tenure.letting_go", without="release()", instead="release(ring=False)"),
         _KINDS,
     ),
     "cache: an end": Safeguard(
         "A lease that nobody uses ends after `cache` seconds.",
         python(
-            "lock.tenure:Keep.now_idle", without="if tenure.idle_until < self.looks_at:", instead="if False:"
+            "lock.tenure:Keep.now_idle",
+            without="if self._timer is None or tenure.idle_until < self._timer.when():",
+            instead="if False:",
         ),
         _KINDS,
     ),

@@ -195,6 +195,7 @@ OF_TOPOLOGIES: dict[str, Safeguard] = {
         ),
         WATCHED,
         faulty=True,
+        covered_by="two masters: left at once",
     ),
     "a lease that is not known": Safeguard(
         "A lease of which the new master knows nothing has ended.",
