@@ -545,17 +545,27 @@ def run(
     # Where any number may wait, the waiters of this session stand in one queue. Else the server has to tell
     # them apart: each asks for itself, with a bell of its own.
     alone = waiting is not None or ticket_run is not None
-    if alike and not alone:
-        like = ("uniquejob", key, limit, options)
-        shared: Binding[LeaseT] = engine.bound(
-            like, lambda: bound(engine, key, lease_type, options, limit=limit)
+
+    def bind() -> Binding[LeaseT]:
+        caller = engine.token()[:16] if alone else ""
+        return bound(
+            engine,
+            key,
+            lease_type,
+            options,
+            limit=limit,
+            waiting=waiting,
+            ticket_run=ticket_run,
+            caller=caller,
         )
-        return shared.acquire(timeout)
-    caller = engine.token()[:16] if alone else ""
-    binding = bound(
-        engine, key, lease_type, options, limit=limit, waiting=waiting, ticket_run=ticket_run, caller=caller
-    )
-    return binding.acquire(timeout)
+
+    if not alike or ticket_run is not None:
+        return bind().acquire(timeout)
+    last: list[Binding[LeaseT]] = engine.bound(("uniquejob", key, limit, waiting, options), list)
+    # The last caller is used again if it has never waited: no request about its bell is under way then.
+    if not last or (alone and not last[0].gate.untouched):
+        last[:] = (bind(),)
+    return last[0].acquire(timeout)
 
 
 def bound(

@@ -352,42 +352,19 @@ class Events:
 
     def doubted(self, lease: Possession, reason: str, *, more: bool) -> None:
         """`more`, as for the next three: the session has other leases, which may have the same reason."""
-        inside = within(lease.context)
-        inside(
-            together.tell,
-            log,
-            logging.INFO,
-            "%s %r may be lost: %s",
-            *(lease.kind, lease.name, reason),
-            name=_short(lease),
-            many="%d leases may be lost: %s: %s",
-            why=reason,
-            more=more,
-        )
+        many = "%d leases may be lost: %s: %s"
+        _say(lease, logging.INFO, "%s %r may be lost: %s", reason, many=many, why=reason, more=more)
 
     def stopping(self, lease: Possession, reason: str, *, more: bool) -> None:
-        inside = within(lease.context)
-        inside(
-            together.tell,
-            log,
-            logging.WARNING,
-            "%s %r: its body is to stop: %s",
-            *(lease.kind, lease.name, reason),
-            name=_short(lease),
-            many="the bodies of %d leases are to stop: %s: %s",
-            why=reason,
-            more=more,
-        )
+        line, many = "%s %r: its body is to stop: %s", "the bodies of %d leases are to stop: %s: %s"
+        _say(lease, logging.WARNING, line, reason, many=many, why=reason, more=more)
 
     def outlasted(self, lease: Possession, *, more: bool) -> None:
-        inside = within(lease.context)
-        inside(
-            together.tell,
-            log,
+        _say(
+            lease,
             logging.ERROR,
             "%s %r: its body has not ended, and its lease has: another holder may be at work beside it (%s)",
-            *(lease.kind, lease.name, lease.stop_reason),
-            name=_short(lease),
+            lease.stop_reason,
             many="%d bodies have not ended, and their leases have: other holders may be at work beside them "
             "(%s): %s",
             why=lease.stop_reason,
@@ -431,17 +408,8 @@ class Events:
         inside = within(lease.context)
         line = "%s %r was lost after %.3f s: %s"
         if told:
-            inside(
-                together.tell,
-                log,
-                logging.WARNING,
-                line,
-                *(lease.kind, lease.name, seconds, reason),
-                name=_short(lease),
-                many="%d leases were lost: %s: %s",
-                why=reason,
-                more=more,
-            )
+            many = "%d leases were lost: %s: %s"
+            _say(lease, logging.WARNING, line, seconds, reason, many=many, why=reason, more=more)
         else:
             inside(log.debug, line, lease.kind, lease.name, seconds, reason)
         if hooks := self._hooks["on_lost"]:
@@ -454,19 +422,17 @@ class Events:
         """
         self.counters.releases_unconfirmed += 1
         self.counters.hold.add(seconds)
-        inside = within(lease.context)
-        inside(
-            together.tell,
-            log,
+        why = f" ({why})" if why else ""
+        _say(
+            lease,
             level,
             "%s %r was released after %.3f s, and Redis did not confirm that; its ttl frees it%s",
-            *(lease.kind, lease.name, seconds, why := f" ({why})" if why else ""),
-            name=_short(lease),
+            *(seconds, why),
             many="%d leases were released, and Redis did not confirm that; their ttl frees them%s: %s",
             why=why,
         )
         if hooks := self._on_released:
-            inside(_tell, hooks, _of(lease, seconds, "unconfirmed"))
+            within(lease.context)(_tell, hooks, _of(lease, seconds, "unconfirmed"))
 
     def detached(self, lease: Possession, seconds: float) -> None:
         if hooks := self._hooks["on_detached"]:
@@ -500,8 +466,13 @@ def _of(
     )
 
 
-def _short(lease: Possession) -> str:
-    return f"{lease.kind} {lease.name!r}"
+def _say(
+    lease: Possession, level: int, line: str, *rest: object, many: str, why: str, more: bool = True
+) -> None:
+    """As `together.tell`, in the context of its acquire; `rest` follows its kind and its name in the line."""
+    kind, name = lease.kind, lease.name
+    named = {"name": f"{kind} {name!r}", "many": many, "why": why, "more": more}
+    within(lease.context)(together.tell, log, level, line, kind, name, *rest, **named)
 
 
 def _named(lease: Possession) -> str:

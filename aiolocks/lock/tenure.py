@@ -24,6 +24,7 @@ Invariants, each with its ablation in `tests/simulation/safeguards/of_tenures.py
 - a fencing token is given once, and none beyond the block;
 - while there is a connection on which its key is tracked, and only then, it keeps;
 - one holder: a tenure that is used is no idle one, and an idle one has the context of no acquire;
+- its watch is registered from the first holder to the end, and points at the present holder alone;
 - one release, and nothing by the tenure after it;
 - an idle tenure ends after `cache` seconds, and with its session.
 

@@ -734,6 +734,30 @@ async def test_an_enqueue_that_came_to_nothing_leaves_the_key_to_one_that_was_do
 # -- cancelled anywhere --------------------------------------------------------------------------------------
 
 
+async def test_each_waiter_has_a_bell_of_its_own_also_after_calls_that_never_waited(
+    session: Session, redis: Redis, connect: Connect
+) -> None:
+    """A call is the last caller again, and not where that one holds, asks or has waited."""
+
+    async def both_wait() -> bool:
+        return await redis.zcard(place(".queue")) == 2
+
+    job, seen = UniqueJob(session, KEY), set[bytes]()
+    async with Session(connect()) as other:
+        for holder in (job, UniqueJob(other, KEY)):
+            running = await holder.run(waiting=2)
+            waiting = [begin(job.run(waiting=2)) for _ in range(2)]
+            await eventually(both_wait, within=SOON)
+            assert not running._possession.target.gate.awaited
+            bells = {entry[:-16] for entry in await redis.zrange(place(".queue"), 0, -1)}
+            assert len(bells) == 2
+            assert not bells & seen
+            seen |= bells
+            await running.release()
+            for lease in asyncio.as_completed(waiting):
+                await (await lease).release()
+
+
 async def test_run_cancelled_anywhere_leaves_nothing(session: Session, connect: Connect, keys: Keys) -> None:
     job, other = UniqueJob(session, KEY), UniqueJob(connect(), KEY)
 

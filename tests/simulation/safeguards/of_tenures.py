@@ -154,7 +154,7 @@ OF_TENURES: dict[str, Safeguard] = {
     ),
     "cache: the release wakes": Safeguard(
         "The release of a lease that nobody uses wakes the waiter that has asked for it.",
-        python("lock.tenure:Tenure.letting_go", without="release()", instead="release(ring=False)"),
+        python("lock.tenure:Tenure.release", without="ring=ring", instead="ring=False"),
         _KINDS,
     ),
     "cache: an end": Safeguard(
