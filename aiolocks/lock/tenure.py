@@ -415,6 +415,8 @@ class Tenure(Claim):
             self.engine.kept.recalled(self)
             self.untrack()
             self.gate.others_go_first()
+            if self.state is TenureState.IDLE:  # asked by an `extend` during which another task has let go
+                self.end()
 
     def pass_by(self) -> None:
         """A request of this very session for the name follows right behind."""

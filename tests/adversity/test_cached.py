@@ -27,6 +27,7 @@ from aiolocks import (
     Session,
 )
 from aiolocks.lock import tenure
+from aiolocks.transport import clocks
 from tests.conftest import Connect, OwnServer, Surroundings, blocking, clustered
 from tests.support.clusters import Cluster
 from tests.support.processes import Workers
@@ -92,6 +93,24 @@ async def test_what_was_idle_when_its_renewal_was_due_is_renewed_for_its_next_ho
 
         async with lock as lease:
             left = lease.remaining()
+            await eventually(lambda: lease.remaining() > left)
+
+
+async def test_a_suspension_while_it_is_idle_counts_for_its_next_holder(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady, suspended = clocks.steady, 0.0
+    monkeypatch.setattr(clocks, "steady", lambda: steady() + suspended)
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", ttl=12, cache=1, grace=5)
+        await kept(lock)
+        suspended = 4.5
+        assert session._engine is not None
+        session._engine.watchdog.look_at_clocks()
+        async with lock as lease:
+            assert session.statistics().cache_hits == 2
+            left = lease.remaining()
+            assert left < 8
             await eventually(lambda: lease.remaining() > left)
 
 
@@ -675,6 +694,26 @@ async def test_extended_or_annotated_it_is_a_lease_like_any_other(redis: Redis, 
         await change(lambda lease: lease.extend(20))
         await asyncio.sleep(0.6)
         await change(lambda lease: lease.annotate({"order": 17}))
+
+
+async def test_an_extension_tells_that_it_was_asked_for_when_it_is_idle(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        assert session._engine is not None
+        lease = await lock.acquire()
+        tenure = lease._possession.tenure  # type: ignore[attr-defined]
+        session._engine.kept.tracked.disarm(tenure, tenure.keys)  # the push is lost
+        assert await Lock(other, "a").try_acquire() is None
+        extending = asyncio.create_task(lease.extend())
+        await asyncio.sleep(0)
+        await lease.release()
+        assert idle(session)
+        with pytest.raises(LockLostError):
+            await extending
+        assert not idle(session)
+        async with lock as lease:
+            assert not lease._possession.cached
 
 
 async def test_it_is_shown_as_kept(connect: Connect) -> None:
