@@ -850,9 +850,10 @@ class Gate:
             return
         self._listened_for()
         if not self._listens_along:
-            listener = acquisition.lease.listener()
-            self.contended_bell = listener.bell if isinstance(listener, Listener) else b""
-            self._engine.bells.listen_for(self, listener)
+            listener = None if self.contended_bell else acquisition.lease.listener()
+            if isinstance(listener, Listener):
+                self.contended_bell = listener.bell
+            self._engine.bells.listen_first(self, listener, acquisition)
 
     def listens_on(self, acquisition: Waiter) -> bool:
         """The head has let another process go first: whether it is told if that one could not use its turn.
@@ -869,23 +870,29 @@ class Gate:
         """A request that reads the bell goes right behind one that asks."""
         self._listens_along = True
 
-    def not_heard_along(self, _: Fault) -> None:
-        """There is no answer to that."""
-        self._listens_along = False
-        self.unheard()
-
-    def heard_along(self, hangs: bool) -> None:  # noqa: FBT001 - a reply
-        """The answer to that: whether the bell hangs, and is heard from then on.
+    def saw(self, bell: int) -> None:
+        """The answer to a request for its bell: whether that hangs, and is heard from then on.
 
         Where it came before the refusal, which was sent again, the refusal finds that nothing was heard.
         """
         self._listens_along = False
-        if self._armed and not self._answered:
-            if hangs:
-                self._answered = self._sketchy = True
-                self._unseated = 0
-            elif self._head is not None:
-                self._engine.bells.listen_for(self, self._head.lease.listener())
+        if not self._armed or self._answered:
+            return  # something newer is known
+        if bell == NO_END:
+            self._answered = self._sketchy = True
+            self._unseated = 0
+        elif bell == BELL_RUNG:
+            self.rung("poll")
+        elif self.seated and self._unseated < _UNSEATED:  # rung; or it could not be hung up
+            self._unseated += 1
+            self.lost("poll")
+        elif self._head is not None:  # the script tells which it is
+            self._engine.bells.listen_for(self, self._head.lease.listener())
+
+    def saw_nothing(self, _: Fault) -> None:
+        """There is no answer to that."""
+        self._listens_along = False
+        self.unheard()
 
     def not_ours(self, rung: Sequence[bytes], refused: Waiter) -> Sequence[bytes]:
         """Drops our own bell from `rung`. If it was there, the refusal has created it again: listen again."""

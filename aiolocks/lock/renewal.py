@@ -308,11 +308,13 @@ class Watch:
         again = now + (_PATIENCE if self.ttl > 6 * _PATIENCE else self.ttl / 6)  # as `next_look`
         return again if again < end else end  # noqa: FURB136 - asked often, and `min` takes longer
 
-    def count_suspension(self, possession: Possession) -> None:
+    def count_suspension(self, now: float, steady: float) -> None:
         """The machine was suspended, so the lease is lost, or has that much less time."""
-        now = possession.engine.now()
-        moment = self.moment(now, clocks.steady())
-        if moment >= self.deadline:
+        possession, moment = self(), self.moment(now, steady)
+        if possession is None:
+            self.move(moment - now)
+            self.entered = NEVER  # its next possession needs an entry for the earlier time
+        elif moment >= self.deadline:
             possession.lose(possession.why_over())
         else:
             self.move(moment - now)
@@ -593,12 +595,13 @@ class Watchdog:
     Invariants:
     - a watch with a possession has exactly one entry that counts (`Watch.entered`), not later than it is due,
       or has been tended a moment ago and will have one; all other entries are stale;
-    - a watch between two possessions keeps its entry until that is due, and then has none;
+    - a watch between two possessions keeps its entry until that is due or the machine was suspended, and then
+      has none;
     - a forgotten possession is never tended again, whatever entries it has left.
 
     Attributes:
         idle: As many as there are watches between two possessions.
-        watches: The possessions that are looked after.
+        watches: Of the leases that are held or kept.
     """
 
     idle: Sized = ()
@@ -641,11 +644,12 @@ class Watchdog:
         """Counts in the time for which the machine was suspended, of which the loop's timers know nothing."""
         if self._pid != process.pid:
             return
-        before, self._ahead = self._ahead, clocks.steady() - self._loop.time()
+        steady, now = clocks.steady(), self._loop.time()  # so a pause between both is no suspension
+        before, self._ahead = self._ahead, steady - now
         if self._ahead - before > _LATE:
-            for possession in self.possessions():
-                if possession.watch is not None:
-                    possession.watch.count_suspension(possession)
+            for watch in [*self.watches]:
+                if watch in self.watches:  # else it has ended with the one before
+                    watch.count_suspension(now, steady)
 
     def _ran(self, due: float, now: float) -> None:
         """A timer that was due then runs now: the loop did not, in between."""

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from aiolocks import (
     Lease,
     LeaseState,
     Lock,
+    LockEvent,
     LockLostError,
     LockNotOwnedError,
     LockTimeoutError,
@@ -27,6 +28,7 @@ from aiolocks import (
     Session,
 )
 from aiolocks.lock import tenure
+from aiolocks.transport import clocks
 from tests.conftest import Connect, OwnServer, Surroundings, blocking, clustered
 from tests.support.clusters import Cluster
 from tests.support.processes import Workers
@@ -95,6 +97,24 @@ async def test_what_was_idle_when_its_renewal_was_due_is_renewed_for_its_next_ho
             await eventually(lambda: lease.remaining() > left)
 
 
+async def test_a_suspension_while_it_is_idle_counts_for_its_next_holder(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady, suspended = clocks.steady, 0.0
+    monkeypatch.setattr(clocks, "steady", lambda: steady() + suspended)
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", ttl=12, cache=1, grace=5)
+        await kept(lock)
+        suspended = 4.5
+        assert session._engine is not None
+        session._engine.watchdog.look_at_clocks()
+        async with lock as lease:
+            assert session.statistics().cache_hits == 2
+            left = lease.remaining()
+            assert left < 8
+            await eventually(lambda: lease.remaining() > left)
+
+
 async def test_single_tries_are_served_by_what_is_kept(connect: Connect) -> None:
     async with Session(connect()) as session:
         lock = Lock(session, "a", cache=5)
@@ -123,6 +143,60 @@ async def test_what_asks_beside_a_single_try_ends_the_caching(connect: Connect, 
         assert lease is not None
         await lease.release()
         assert not idle(session)
+
+
+class Begun:
+    """Work that has had its first step, as in a task that begins eagerly (Python 3.12)."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work.__await__()
+        self._first = next(self._work, None)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        yield self._first
+        return (yield from self._work)
+
+
+async def test_a_listener_that_is_told_of_its_release_may_ask_at_once(connect: Connect) -> None:
+    begun: list[Begun] = []
+
+    async def ask() -> int:
+        async with lock as lease:
+            await asyncio.sleep(0)
+            return lease.fencing_token
+
+    class Listener:
+        def on_released(self, event: LockEvent) -> None:
+            if not begun and session.statistics().cache_hits:
+                begun.append(Begun(ask()))
+
+    async with Session(connect(), listeners=[Listener()]) as session:
+        lock = Lock(session, "a", cache=5)
+        tokens = await kept(lock)
+        async with asyncio.timeout(SOON):
+            tokens += [await begun[0], *await kept(lock)]
+        assert tokens == sorted(set(tokens))
+
+
+async def test_a_listener_that_is_told_of_its_recall_has_no_hit(connect: Connect) -> None:
+    begun: list[Begun] = []
+
+    async def ask() -> None:
+        async with lock:
+            await asyncio.sleep(0)
+
+    class Listener:
+        def on_recalled(self, event: LockEvent) -> None:
+            begun.append(Begun(ask()))
+
+    async with Session(connect(), listeners=[Listener()]) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        hits = session.statistics().cache_hits
+        async with Lock(other, "a", blocking_timeout=SOON):
+            pass
+        await begun[0]
+        assert session.statistics().cache_hits == hits
 
 
 async def test_a_name_that_is_used_once_is_not_kept(redis: Redis, connect: Connect) -> None:
@@ -675,6 +749,26 @@ async def test_extended_or_annotated_it_is_a_lease_like_any_other(redis: Redis, 
         await change(lambda lease: lease.extend(20))
         await asyncio.sleep(0.6)
         await change(lambda lease: lease.annotate({"order": 17}))
+
+
+async def test_an_extension_tells_that_it_was_asked_for_when_it_is_idle(connect: Connect) -> None:
+    async with Session(connect()) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        assert session._engine is not None
+        lease = await lock.acquire()
+        tenure = lease._possession.tenure  # type: ignore[attr-defined]
+        session._engine.kept.tracked.disarm(tenure, tenure.keys)  # the push is lost
+        assert await Lock(other, "a").try_acquire() is None
+        extending = asyncio.create_task(lease.extend())
+        await asyncio.sleep(0)
+        await lease.release()
+        assert idle(session)
+        with pytest.raises(LockLostError):
+            await extending
+        assert not idle(session)
+        async with lock as lease:
+            assert not lease._possession.cached
 
 
 async def test_it_is_shown_as_kept(connect: Connect) -> None:

@@ -449,8 +449,8 @@ async def test_t_w_5_released_behind_any_request_of_a_waiter(
 ) -> None:
     """Behind the try that is refused, and how it listens: the poll is never what finds it.
 
-    Where the last acquire of a lock was refused, the next one asks and listens in one write, which here comes
-    piece by piece.
+    With tracking it reads its bell. Where the last acquire of a lock was refused, the next one does so in one
+    write with the try, which here comes piece by piece.
     """
     sessions = start(wakeup=wakeup(way))
     await warm(sessions)
@@ -493,8 +493,7 @@ async def test_t_w_5_released_behind_any_request_of_a_waiter(
     assert behind > (
         2 if again else 3
     )  # the try, what goes before it listens if it did not yet, how it listens
-    along = any(request[0] == b"GET" for request in written.requests)
-    assert along is (again and way == "tracking")
+    assert any(request[0] == b"GET" for request in written.requests) is (way == "tracking")
     assert not late, [(k, [LISTEN(request) for request in requests]) for k, requests in late]
 
 

@@ -25,10 +25,10 @@ IN_LISTENING: dict[str, Schedule] = {
         crew(
             "tracking",
             _QUICK,
-            one("p0.w0.r0", 0.0, 0.13),
-            one("p0.w0.r1", 0.025, 0.02),
-            one("p0.w0.r2", 0.02, 0.02),
-            one("p0.w0.r3", 0.02, 0.02),
+            one("p0.w0.r0", 0.0, 0.117),
+            one("p0.w0.r1", 0.0145, 0.0245),
+            one("p0.w0.r2", 0.0145, 0.0245),
+            one("p0.w0.r3", 0.0145, 0.0245),
         ),
         crew("tracking", _TEN_MS, one("p1.w0.r0", 0.0, 0.0), first_poll=5.0),
     ),
@@ -38,7 +38,7 @@ IN_LISTENING: dict[str, Schedule] = {
         36,
         5.0,
         crew("tracking", _TENTH, one("p0.w0.r0", 0.0, 0.02), one("p0.w0.r1", 0.01, 0.0788)),
-        crew("tracking", _TENTH, one("p1.w0.r0", 0.001, 0.0)),
+        crew("keyspace", _TENTH, one("p1.w0.r0", 0.001, 0.0)),
         crew("resp2", Delays(0.0001, 0.004), one("p2.w0.r0", 0.06, 0.0), poll=0.064),
     ),
     # While the request of p0.w0.r0 is granted, p0.w1.r0 sits down over another connection, and hears of that

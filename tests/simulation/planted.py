@@ -296,6 +296,10 @@ PLANTED: dict[str, tuple[Schedule, str]] = {
         FOUND["a waiter whose bell was rung four times before it listened polls"],
         "free for",
     ),
+    "listening along: rung before": (
+        FOUND["a waiter whose bell was rung four times before it listened polls"],
+        "free for",
+    ),
     "a seat that is given up while it is taken": (
         FOUND["a waiter that sits down hides that the bell was rung for one that was refused just before"],
         "free for",

@@ -400,8 +400,8 @@ async def contended(session: Session, transport) -> Lock:
 
 async def asks_and_listens(session: Session, transport) -> tuple[asyncio.Task[Any], Any, Any]:
     """A wait for such a lock; its request, and the one that went with it."""
-    transport.way = "tracking"
     lock = await contended(session, transport)
+    transport.way = "tracking"
     task = asyncio.create_task(lock.acquire())
     asking = await transport.asked("acquire")
     listening = await transport.asked("GET")
@@ -426,17 +426,52 @@ async def test_the_next_wait_takes_two_requests(session, transport) -> None:
 
 
 @pytest.mark.parametrize("bell", [None, b"rung"])
-async def test_a_bell_that_does_not_hang_then_is_listened_for(session, transport, bell) -> None:
+async def test_where_its_bell_does_not_hang_then_it_asks_at_once(session, transport, bell) -> None:
     task, asking, listening = await asks_and_listens(session, transport)
     refuse(asking)
     listening.reply(bell)
     refused = now()
 
-    (await transport.asked("listen")).reply([GONE])
     refuse(await transport.asked("acquire"))
 
     assert now() == refused
-    await transport.asked("listen")
+    assert (await transport.asked("GET")).bells == listening.bells
+    await end(task)
+
+
+@pytest.mark.parametrize("seated", [True, False])
+async def test_where_it_hangs_again_and_again_not_a_script_finds_out_why(session, transport, seated) -> None:
+    """It was rung each time; or it cannot be hung up, and to ask at once each time would never end."""
+    task, asking, listening = await asks_and_listens(session, transport)
+    began, asked = now(), 1
+    (refuse if seated else refuse_unseated)(asking)
+    listening.reply(None)
+    while transport.unasked[:1] == ["acquire"]:
+        (refuse if seated else refuse_unseated)(await transport.asked("acquire"))
+        (await transport.asked("GET")).reply(None)
+        asked += 1
+
+    (await transport.asked("listen")).reply([NOT_OURS])
+    assert now() == began
+    assert asked == (4 if seated else 1)
+    await end(task)
+
+
+async def test_after_a_refusal_that_nothing_foretold_it_reads_its_bell(session, transport) -> None:
+    transport.hears = transport.listening = True
+    transport.way = "tracking"
+    task = asyncio.create_task(Lock(session, "name").acquire())
+    refuse(asking := await transport.asked("acquire"), 30 * SECOND)
+    refused = now()
+
+    listening = await transport.asked("GET")
+    assert listening.bells == asking.keys[3:]
+    listening.reply(b"")
+
+    (await transport.asked("listen")).reply([NO_END])
+    assert now() - refused == pytest.approx(0.6, abs=0.1)
+    transport.on_rung("tracking", listening.bells)
+    await transport.asked("acquire")
     await end(task)
 
 
@@ -446,7 +481,7 @@ async def test_what_was_heard_before_the_refusal_counts_for_nothing(session, tra
     listening.reply(b"")
     refuse(asking)
 
-    assert (await transport.asked("listen")).bells == listening.bells
+    assert (await transport.asked("GET")).bells == listening.bells
     await end(task)
 
 
@@ -459,7 +494,7 @@ async def test_without_an_answer_to_that_it_polls_until_the_next_sign(session, t
     refuse(await transport.asked("acquire"))
 
     assert now() - denied == pytest.approx(0.1)
-    await transport.asked("listen")
+    await transport.asked("GET")
     await end(task)
 
 
@@ -470,7 +505,7 @@ async def test_one_that_was_rung_before_that_answer_asks(session, transport) -> 
     listening.reply(b"")  # of the time before
     refuse(await transport.asked("acquire"))
 
-    assert (await transport.asked("listen")).bells == listening.bells
+    assert (await transport.asked("GET")).bells == listening.bells
     await end(task)
 
 
@@ -480,8 +515,8 @@ FREE = -2
 
 async def lets_another_go_first(session: Session, transport, **options: Any) -> tuple[asyncio.Task[Any], Any]:
     """A wait whose request goes behind a waiter that the release before it has rung; its `GET`."""
-    transport.way = "tracking"
     before = await one_asleep(session, transport)
+    transport.way = "tracking"
     transport.on_rung("tracking", transport.sent[-1].bells)
     grant(await transport.asked("acquire"))
     release = releasing(await before)
@@ -557,9 +592,12 @@ async def test_after_a_grant_at_once_it_listens_when_it_was_refused(session, tra
     await release
     transport.remember_nothing()
 
-    task = await one_asleep(session, transport)
+    task = asyncio.create_task(Lock(session, "name").acquire())
+    asking = await transport.asked("acquire")
+    assert transport.unasked == []
+    refuse(asking)
 
-    assert transport.verbs == ["acquire", "listen"]
+    await transport.asked("GET")
     await end(task)
 
 

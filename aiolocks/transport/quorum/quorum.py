@@ -19,7 +19,7 @@ from ..answers import Vote
 from ..closed_loops import background
 from ..driver import pack
 from ..faults import Fault
-from ..request import Proof, Request, Transport, ignore, take_back
+from ..request import IMPATIENT, UNDOES, Proof, Request, Transport, ignore, take_back
 from .operations import LEAVE, TAKE, UNDECIDED, UNDO, VOTE, MasterRequest, QuorumOperation
 from .quorum_commands import QuorumCommand, Settling
 from .voters import Master, Voters
@@ -271,8 +271,8 @@ class Round:
             partial(self._replied, request, master),
             partial(self._failed, request, patience_ends <= self._call.until),
             until=min(self._call.until, patience_ends),
-            undoes=self._call.undoes,
-            patient=self._call.patient,
+            undoes=self._call.rare & UNDOES != 0,
+            patient=not self._call.rare & IMPATIENT,
             as_eval=self._call.as_eval or request.command.script not in master.known,
             on_late=master.answered,
         )

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, final
 
-from ..answers import BELL_TTL_MS, FAR_BELL_TTL_MS, QUEUE_TTL_MS
+from ..answers import BELL_RUNG, BELL_TTL_MS, FAR_BELL_TTL_MS, GONE, NO_END, QUEUE_TTL_MS
 from ..keys import slot_of
 from ..request import Argument, Request, Script
 
@@ -98,9 +98,9 @@ def listening(
     return Request(_LISTEN, bells, args, _numbers, bells=bells)
 
 
-def hanging(bell: bytes, lane: str = "") -> Request[bool]:
-    """Whether the bell hangs; the server tells of its next change."""
-    return Request(None, (bell,), ("GET", bell), _hangs, lane=lane, bells=(bell,))
+def hanging(bell: bytes, lane: str = "") -> Request[int]:
+    """Whether the bell hangs (`NO_END`), was rung, or is gone; the server tells of its next change."""
+    return Request(None, (bell,), ("GET", bell), _state, lane=lane, bells=(bell,))
 
 
 def one_request_each(listeners: Sequence[Listener], *, by_slot: bool) -> Iterator[Sequence[Listener]]:
@@ -128,8 +128,10 @@ def trial(bell: bytes) -> Request[int]:
     return Request(_TRY, (bell,), (_TRY_TTL_MS,), int)
 
 
-def _hangs(raw: Any) -> bool:
-    return bool(raw == b"")
+def _state(raw: Any) -> int:
+    if raw == b"":
+        return NO_END
+    return GONE if raw is None else BELL_RUNG
 
 
 def _numbers(raw: Any) -> Sequence[int]:

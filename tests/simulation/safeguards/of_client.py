@@ -93,7 +93,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         "A waiter that asks where the last acquire was refused reads its bell right behind.",
         python(
             "lock.wakeups:Bells.ask_and_listen",
-            without="transport.send(listens)",
+            without="self._look(gate)",
             instead="pass",
         ),
         ("lock", "fairlock", "semaphore"),
@@ -101,10 +101,16 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "listening along: answered too soon": Safeguard(
         "Where the request that asks was sent again, what was read before it counts for nothing.",
-        python("lock.queue:Gate.heard_along", without="self._listens_along = False", instead="pass"),
+        python("lock.queue:Gate.saw", without="self._listens_along = False", instead="pass"),
         ("lock", "fairlock", "semaphore"),
         faulty=True,
         sorts=("no scripts",),
+        covered_by="heartbeat",
+    ),
+    "listening along: rung before": Safeguard(
+        "A waiter whose bell was rung between its refusal and the request that reads the bell asks.",
+        python("lock.queue:Gate.saw", without='self.lost("poll")', instead="pass"),
+        ("lock", "semaphore"),
         covered_by="heartbeat",
     ),
     "listening along: another's turn": Safeguard(
@@ -174,7 +180,10 @@ OF_CLIENT: dict[str, Safeguard] = {
     ),
     "listening: rung": Safeguard(
         "A bell that was rung while nobody heard it is found by listening.",
-        python("lock.queue:Gate.listened", without='self.rung("poll")', instead="pass"),
+        together(
+            python("lock.queue:Gate.listened", without='self.rung("poll")', instead="pass"),
+            python("lock.queue:Gate.saw", without='self.rung("poll")', instead="pass"),
+        ),
         ("fairlock", "rwlock", "semaphore"),
     ),
     "listening: ask": Safeguard(
