@@ -834,9 +834,6 @@ class Combining:
         """The first question brings what was left in this turn of the loop."""
         engine, steps = self._engine, self._steps
         self._brought, items = self._next_to_put()
-        if not items:
-            self._bringing = False  # the session was closed meanwhile
-            return
         steps.bring(engine.token(), items, known_ms=engine.settings.known_ms, told=self._have_brought)
         steps.hasty = engine.settings.command_timeout
 
