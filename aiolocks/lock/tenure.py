@@ -764,6 +764,7 @@ class KeptBinding(Binding[LeaseT]):
                 kept = engine.kept
                 kept.turn_at = kept.counters.hits + RUN
                 await asyncio.sleep(0)  # this task holds nothing yet: a recall may come meanwhile
+                engine.check_usable()
                 continue
             asked = self._wish(once=once or blocking_timeout == 0)
             lease = await super().acquire(left, once=once, wish=asked, whole=blocking_timeout)

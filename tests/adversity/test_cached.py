@@ -26,6 +26,7 @@ from aiolocks import (
     MultiLock,
     ReentrantLock,
     Session,
+    SessionClosedError,
 )
 from aiolocks.lock import tenure
 from aiolocks.transport import clocks
@@ -315,6 +316,19 @@ async def test_a_loop_of_short_bodies_gives_others_a_turn(connect: Connect) -> N
 
 
 # -- recalls
+
+
+async def test_a_session_that_closes_in_that_turn_asks_for_nothing(connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        assert session._engine is not None
+        session._engine.kept.turn_at = 0
+        closing = asyncio.create_task(session.aclose())
+        acquiring = asyncio.create_task(lock.acquire())
+        with pytest.raises(SessionClosedError, match="the session is closed"):
+            await acquiring
+        await closing
 
 
 async def test_another_session_that_asks_has_it_soon(connect: Connect) -> None:
