@@ -786,7 +786,7 @@ class Combining:
         else:
             return  # `_work` has come to its end
         error = None if task.cancelled() else task.exception()
-        if not put and self._bringing:
+        if not put:
             self._fail_brought(error or SessionClosedError("the session was closed while waiting"))
         if error is None and task.cancelled() and self._engine.closing:
             error = SessionClosedError("the session was closed while waiting")
