@@ -323,7 +323,7 @@ class Events:
         """As `acquired`: from what the session keeps, at once; its tenure has counted it."""
         if log.isEnabledFor(DEBUG):
             log.debug("%s: acquired after %.3f s", _named(lease), 0.0)
-        if hooks := self._hooks["on_acquired"]:
+        if hooks := self._on_acquired:
             _tell_holder(lease, hooks, _of(lease, 0.0, cached=True))
 
     def renewed(self, lease: Possession) -> None:

@@ -435,3 +435,49 @@ async def test_metadata_is_copied(make_session, transport) -> None:
     grant(await transport.asked("acquire"))
 
     assert (await acquiring).metadata == {"list": [1], "dict": {"a": 1}}
+
+
+# -- what may not be kept between two uses
+
+
+async def _renewing(possession: Possession, transport: Any) -> None:
+    await transport.asked("renew_kept")
+
+
+async def _in_doubt(possession: Possession, transport: Any) -> None:
+    cut(await transport.asked("renew_kept"))
+    assert possession.state is LeaseState.UNKNOWN
+
+
+async def _told_to_stop(possession: Possession, transport: Any) -> None:
+    possession.stop("for the test")
+
+
+async def _of_another_ttl(possession: Possession, transport: Any) -> None:
+    extending = asyncio.create_task(possession.extend(60))
+    (await transport.asked("renew_kept")).reply(1)
+    await extending
+
+
+async def _of_a_session_that_closes(possession: Possession, transport: Any) -> None:
+    possession.engine.closing = True
+
+
+async def _as_ever(possession: Possession, transport: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "become", [_renewing, _in_doubt, _told_to_stop, _of_another_ttl, _of_a_session_that_closes, _as_ever]
+)
+async def test_it_is_released_where_it_may_not_be_kept(offline, transport, become) -> None:
+    possession = await kept(offline, transport)
+    await become(possession, transport)
+
+    ended = possession.begin_release()
+
+    assert (ended is None) is (become is _as_ever)
+    if ended is not None:
+        assert transport.verbs[-1] == "release"
+        possession._replied(Released(freed=True, rung=()))
+    possession.engine.closing = False
