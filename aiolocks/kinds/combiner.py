@@ -786,7 +786,7 @@ class Combining:
         else:
             return  # `_work` has come to its end
         error = None if task.cancelled() else task.exception()
-        if not put and self._bringing:
+        if not put:
             self._fail_brought(error or SessionClosedError("the session was closed while waiting"))
         if error is None and task.cancelled() and self._engine.closing:
             error = SessionClosedError("the session was closed while waiting")
@@ -834,9 +834,6 @@ class Combining:
         """The first question brings what was left in this turn of the loop."""
         engine, steps = self._engine, self._steps
         self._brought, items = self._next_to_put()
-        if not items:
-            self._bringing = False  # the session was closed meanwhile
-            return
         steps.bring(engine.token(), items, known_ms=engine.settings.known_ms, told=self._have_brought)
         steps.hasty = engine.settings.command_timeout
 

@@ -51,6 +51,7 @@ HOOKS: Final = (
 )
 
 
+_LOST: Final = "%s %r was lost after %.3f s: %s"
 _WAITS_BY_NATURE: Final = ("leadership",)
 """A candidate waits for as long as another one leads: that is no news."""
 
@@ -322,7 +323,7 @@ class Events:
         """As `acquired`: from what the session keeps, at once; its tenure has counted it."""
         if log.isEnabledFor(DEBUG):
             log.debug("%s: acquired after %.3f s", _named(lease), 0.0)
-        if hooks := self._hooks["on_acquired"]:
+        if hooks := self._on_acquired:
             _tell_holder(lease, hooks, _of(lease, 0.0, cached=True))
 
     def renewed(self, lease: Possession) -> None:
@@ -352,12 +353,26 @@ class Events:
 
     def doubted(self, lease: Possession, reason: str, *, more: bool) -> None:
         """`more`, as for the next three: the session has other leases, which may have the same reason."""
-        many = "%d leases may be lost: %s: %s"
-        _say(lease, logging.INFO, "%s %r may be lost: %s", reason, many=many, why=reason, more=more)
+        _say(
+            lease,
+            logging.INFO,
+            "%s %r may be lost: %s",
+            reason,
+            many="%d leases may be lost: %s: %s",
+            why=reason,
+            more=more,
+        )
 
     def stopping(self, lease: Possession, reason: str, *, more: bool) -> None:
-        line, many = "%s %r: its body is to stop: %s", "the bodies of %d leases are to stop: %s: %s"
-        _say(lease, logging.WARNING, line, reason, many=many, why=reason, more=more)
+        _say(
+            lease,
+            logging.WARNING,
+            "%s %r: its body is to stop: %s",
+            reason,
+            many="the bodies of %d leases are to stop: %s: %s",
+            why=reason,
+            more=more,
+        )
 
     def outlasted(self, lease: Possession, *, more: bool) -> None:
         _say(
@@ -406,12 +421,18 @@ class Events:
         self.counters.losses += 1
         self.counters.hold.add(seconds)
         inside = within(lease.context)
-        line = "%s %r was lost after %.3f s: %s"
         if told:
-            many = "%d leases were lost: %s: %s"
-            _say(lease, logging.WARNING, line, seconds, reason, many=many, why=reason, more=more)
+            _say(
+                lease,
+                logging.WARNING,
+                _LOST,
+                *(seconds, reason),
+                many="%d leases were lost: %s: %s",
+                why=reason,
+                more=more,
+            )
         else:
-            inside(log.debug, line, lease.kind, lease.name, seconds, reason)
+            inside(log.debug, _LOST, lease.kind, lease.name, seconds, reason)
         if hooks := self._hooks["on_lost"]:
             inside(_tell, hooks, _of(lease, seconds, reason))
 

@@ -82,6 +82,8 @@ class Leaving:
         held = sorted(self._found(), key=_since)
         self._until = {possession: possession.free_by for possession in held}
         for possession in reversed(held):  # an upgrade before the lease that it is of
+            if possession.watch is None:
+                continue  # a listener that was told of a loss has let go of it
             if self._release and possession.left_by(self._closer):
                 self._released.append(possession)
                 possession.send_release()

@@ -175,7 +175,7 @@ class Keep:
         return habit
 
     def recalled(self, tenure: Tenure) -> None:
-        """Another session has asked for it."""
+        """Another session has asked for it. Called last: a listener may begin a task that asks at once."""
         now = self._loop.time()
         tenure.habit.recalled(now, tenure.hits)
         holder = tenure.term()
@@ -401,22 +401,22 @@ class Tenure(Claim):
         self.keeps = False
         if self.state is TenureState.ASKING:
             return  # its grant counts as asked for
-        if changed:
-            self.engine.kept.recalled(self)
         self.gate.others_go_first()
         if self.state is TenureState.IDLE:
             self.end()
         else:
             self._answer()
+        if changed:
+            self.engine.kept.recalled(self)
 
     def renewed(self, *, asked: bool) -> None:
         """A renewal was answered, and says if another session has asked."""
         if asked and self.keeps:
-            self.engine.kept.recalled(self)
             self.untrack()
             self.gate.others_go_first()
             if self.state is TenureState.IDLE:  # asked by an `extend` during which another task has let go
                 self.end()
+            self.engine.kept.recalled(self)
 
     def pass_by(self) -> None:
         """A request of this very session for the name follows right behind."""
@@ -550,20 +550,21 @@ class Tenure(Claim):
         if possession._over is not None:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this file
             possession._over.set()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
         possession.watch = term.holder = None
-        engine.events.released(possession, now - possession.granted_at)
-        possession.context = None
         # 3. The first waiter of the session has it next. If there is none, its watch, and its place among the
         # holders of the gate, stay for the next hit.
         if following:
             gate.here.remove(self.token)
             following.given(self.handed(), self)
-            return True
-        gate.asking = self
-        self.idle_until = until = now + self._cache
-        kept = engine.kept
-        kept.idle[self] = None
-        if until < kept.looks_at:
-            kept.now_idle(self)
+        else:
+            gate.asking = self
+            self.idle_until = until = now + self._cache
+            kept = engine.kept
+            kept.idle[self] = None
+            if until < kept.looks_at:
+                kept.now_idle(self)
+        # 4. Listeners are told last: a task that one of them begins at once may ask for it.
+        engine.events.released(possession, now - possession.granted_at)
+        possession.context = None
         return True
 
     # -- its end
@@ -763,6 +764,7 @@ class KeptBinding(Binding[LeaseT]):
                 kept = engine.kept
                 kept.turn_at = kept.counters.hits + RUN
                 await asyncio.sleep(0)  # this task holds nothing yet: a recall may come meanwhile
+                engine.check_usable()
                 continue
             asked = self._wish(once=once or blocking_timeout == 0)
             lease = await super().acquire(left, once=once, wish=asked, whole=blocking_timeout)

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 import pytest
@@ -19,12 +19,14 @@ from aiolocks import (
     Lease,
     LeaseState,
     Lock,
+    LockEvent,
     LockLostError,
     LockNotOwnedError,
     LockTimeoutError,
     MultiLock,
     ReentrantLock,
     Session,
+    SessionClosedError,
 )
 from aiolocks.lock import tenure
 from aiolocks.transport import clocks
@@ -144,6 +146,60 @@ async def test_what_asks_beside_a_single_try_ends_the_caching(connect: Connect, 
         assert not idle(session)
 
 
+class Begun:
+    """Work that has had its first step, as in a task that begins eagerly (Python 3.12)."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work.__await__()
+        self._first = next(self._work, None)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        yield self._first
+        return (yield from self._work)
+
+
+async def test_a_listener_that_is_told_of_its_release_may_ask_at_once(connect: Connect) -> None:
+    begun: list[Begun] = []
+
+    async def ask() -> int:
+        async with lock as lease:
+            await asyncio.sleep(0)
+            return lease.fencing_token
+
+    class Listener:
+        def on_released(self, event: LockEvent) -> None:
+            if not begun and session.statistics().cache_hits:
+                begun.append(Begun(ask()))
+
+    async with Session(connect(), listeners=[Listener()]) as session:
+        lock = Lock(session, "a", cache=5)
+        tokens = await kept(lock)
+        async with asyncio.timeout(SOON):
+            tokens += [await begun[0], *await kept(lock)]
+        assert tokens == sorted(set(tokens))
+
+
+async def test_a_listener_that_is_told_of_its_recall_has_no_hit(connect: Connect) -> None:
+    begun: list[Begun] = []
+
+    async def ask() -> None:
+        async with lock:
+            await asyncio.sleep(0)
+
+    class Listener:
+        def on_recalled(self, event: LockEvent) -> None:
+            begun.append(Begun(ask()))
+
+    async with Session(connect(), listeners=[Listener()]) as session, Session(connect()) as other:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        hits = session.statistics().cache_hits
+        async with Lock(other, "a", blocking_timeout=SOON):
+            pass
+        await begun[0]
+        assert session.statistics().cache_hits == hits
+
+
 async def test_a_name_that_is_used_once_is_not_kept(redis: Redis, connect: Connect) -> None:
     async with Session(connect()) as session:
         await kept(Lock(session, "a", cache=5), 1)
@@ -260,6 +316,19 @@ async def test_a_loop_of_short_bodies_gives_others_a_turn(connect: Connect) -> N
 
 
 # -- recalls
+
+
+async def test_a_session_that_closes_in_that_turn_asks_for_nothing(connect: Connect) -> None:
+    async with Session(connect()) as session:
+        lock = Lock(session, "a", cache=5)
+        await kept(lock)
+        assert session._engine is not None
+        session._engine.kept.turn_at = 0
+        closing = asyncio.create_task(session.aclose())
+        acquiring = asyncio.create_task(lock.acquire())
+        with pytest.raises(SessionClosedError, match="the session is closed"):
+            await acquiring
+        await closing
 
 
 async def test_another_session_that_asks_has_it_soon(connect: Connect) -> None:

@@ -21,6 +21,7 @@ from aiolocks import (
     LeaseState,
     Limits,
     Lock,
+    LockEvent,
     LockLostError,
     MultiLock,
     RangeLock,
@@ -236,6 +237,26 @@ async def test_a_task_inside_that_closes_the_session_keeps_nothing_unseen(
     await session.aclose()  # the first call was cancelled with the body
     assert lease.state is LeaseState.RELEASED
     assert await held(redis) == []
+
+
+async def test_a_listener_may_let_go_of_the_next_lease(connect: Connect, redis: Redis) -> None:
+    class Listener:
+        def on_lost(self, event: LockEvent) -> None:
+            lease.detach()
+
+    async with Session(connect(), listeners=[Listener()]) as session:
+        lease = await taken(Lock(session, "a").acquire())
+        inside = asyncio.create_task(_work_in(Lock(session, "b")))
+        await asyncio.sleep(0.1)
+    with pytest.raises(LockLostError):
+        await inside
+    assert lease.state is LeaseState.DETACHED
+    assert await held(redis) == ["a"]
+
+
+async def _work_in(lock: Lock) -> None:
+    async with lock:
+        await asyncio.sleep(DAY)
 
 
 async def test_none_are_released(connect: Connect, redis: Redis, caplog: pytest.LogCaptureFixture) -> None:

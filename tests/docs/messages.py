@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parents[2] / "aiolocks"
 ERRORS = {name for name in aiolocks.errors.__all__ if name != "LockError"}
 LOG = "In the log"
 
-_IN_LOG = {"warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1, "tell": 2}
-"""Which argument is the text; of `together.tell`, `many` is another one."""
+_IN_LOG = {"warning": 0, "error": 0, "exception": 0, "critical": 0, "log": 1, "tell": 2, "_say": 2}
+"""Which argument is the text; of `together.tell` and of `_say` of the events, `many` is another one."""
 _SAID_BY = {
     "lose": ("LockLostError",),
     "why_over": ("LockLostError",),
@@ -88,7 +88,7 @@ def _said(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 node = ast.Call(node.args[0], node.args[1:], node.keywords)  # noqa: PLW2901 - what it calls
             function = _called(node)
             names = _SAID_BY.get(function, ())
-            if function in _IN_LOG and isinstance(node.func, ast.Attribute):
+            if function in _IN_LOG and (isinstance(node.func, ast.Attribute) or function == "_say"):
                 names = (LOG,)
             elif function in ERRORS or function == "RuntimeError":
                 names = (function,)

@@ -20,87 +20,87 @@ BYTECODES = sys.version_info < (3, 12)
 """Later versions have other bytecodes."""
 CEILINGS = {
     "`Lock`": {
-        "kept": (2_180, 54, 6),
+        "kept": (2_200, 55, 6),
         "new": (2_450, 69, 9),
         "handed": (3_510, 113, 8),
-        "woken": (9_130, 291, 21),
-        "renewed": (1_200, 43, 3),
+        "woken": (9_040, 277, 21),
+        "renewed": (1_310, 47, 3),
     },
     "`ReentrantLock`": {
         "kept": (2_690, 68, 9),
         "new": (3_370, 94, 15),
         "handed": (4_380, 153, 10),
-        "woken": (6_180, 183, 15),
-        "renewed": (1_170, 42, 3),
+        "woken": (5_860, 156, 15),
+        "renewed": (1_360, 48, 3),
     },
     "`FairLock`": {
-        "kept": (2_350, 55, 6),
+        "kept": (2_360, 55, 6),
         "new": (2_610, 70, 9),
         "handed": (4_940, 170, 11),
-        "woken": (9_500, 305, 21),
-        "renewed": (1_220, 43, 3),
+        "woken": (9_640, 290, 21),
+        "renewed": (1_630, 54, 3),
     },
     "`MultiLock` of 3 names": {
-        "kept": (2_380, 57, 6),
+        "kept": (2_390, 57, 6),
         "new": (3_740, 110, 12),
         "handed": (3_820, 120, 8),
-        "woken": (9_690, 302, 22),
-        "renewed": (1_200, 42, 3),
+        "woken": (10_020, 296, 22),
+        "renewed": (1_390, 48, 3),
     },
     "`Semaphore`": {
-        "kept": (2_230, 55, 6),
+        "kept": (2_260, 56, 6),
         "new": (2_560, 72, 9),
         "handed": (4_940, 159, 11),
-        "woken": (9_340, 296, 21),
-        "renewed": (1_200, 43, 3),
+        "woken": (9_350, 285, 21),
+        "renewed": (1_340, 48, 3),
     },
     "fair `Semaphore`": {
-        "kept": (2_340, 55, 6),
+        "kept": (2_370, 56, 6),
         "new": (2_670, 72, 9),
         "handed": (6_260, 217, 13),
-        "woken": (9_500, 303, 21),
-        "renewed": (1_210, 43, 3),
+        "woken": (9_730, 294, 21),
+        "renewed": (1_370, 48, 3),
     },
     "`Limits` of 2 keys": {
         "kept": (2_420, 58, 6),
-        "new": (3_440, 102, 12),
+        "new": (3_450, 102, 12),
         "handed": (6_210, 217, 13),
-        "woken": (9_610, 310, 22),
-        "renewed": (1_230, 43, 3),
+        "woken": (9_750, 296, 22),
+        "renewed": (1_380, 48, 3),
     },
     "`RWLock.writer`": {
         "kept": (2_410, 59, 6),
         "new": (3_740, 111, 20),
         "handed": (5_050, 159, 11),
-        "woken": (9_520, 302, 22),
-        "renewed": (1_150, 42, 3),
+        "woken": (10_580, 319, 22),
+        "renewed": (1_350, 48, 3),
     },
     "`RWLock.reader`": {
-        "kept": (2_310, 56, 6),
+        "kept": (2_330, 56, 6),
         "new": (3_660, 108, 20),
-        "woken": (9_400, 295, 21),
-        "renewed": (1_190, 43, 3),
+        "woken": (9_580, 288, 21),
+        "renewed": (1_360, 48, 3),
     },
     "`RangeLock.writer`": {
-        "kept": (2_400, 59, 6),
+        "kept": (2_410, 59, 6),
         "new": (3_720, 104, 14),
         "handed": (5_020, 158, 11),
-        "woken": (9_410, 296, 22),
-        "renewed": (1_230, 44, 3),
+        "woken": (9_600, 287, 22),
+        "renewed": (1_330, 48, 3),
     },
     "`Leadership`": {
-        "kept": (3_220, 100, 8),
+        "kept": (3_230, 100, 8),
         "new": (4_140, 135, 15),
         "handed": (5_120, 182, 11),
-        "woken": (10_290, 350, 24),
-        "renewed": (1_220, 43, 3),
+        "woken": (10_690, 347, 24),
+        "renewed": (1_360, 48, 3),
     },
     "`Redlock` of 3 masters": {
         "kept": (8_210, 262, 27),
         "new": (10_240, 388, 35),
         "handed": (10_130, 346, 32),
-        "woken": (35_730, 1_155, 101),
-        "renewed": (4_420, 164, 10),
+        "woken": (37_630, 1_191, 101),
+        "renewed": (4_850, 171, 12),
     },
 }
 """Bytecodes, calls and objects of ours, of each kind and case.
@@ -413,7 +413,8 @@ def test_no_use_costs_more_than_its_ceiling(tmp_path: Path) -> None:
         for case, ceilings in cases.items():
             counts = tuple(found[kind][f"{case}_{what}"] for what in ("bytecodes", "frames", "objects"))
             assert counts[0] > 500
-            pairs = zip(counts, ceilings, strict=True)
+            # A timer that falls into a few of a hundred uses may make an object, too.
+            pairs = zip((*counts[:2], round(counts[2], 1)), ceilings, strict=True)
             if any(count > ceiling for count, ceiling in [*pairs][0 if BYTECODES else 1 :]):
                 over[kind, case] = counts, ceilings
     assert over == {}

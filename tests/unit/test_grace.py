@@ -224,3 +224,22 @@ async def test_another_ttl_needs_room_for_it(offline, transport) -> None:
     ):
         await lease.extend(10)
     assert lease.remaining() == dependable(TTL)
+
+
+async def test_a_handler_of_the_log_may_let_go_of_it_as_its_grace_begins(offline, transport, clock) -> None:
+    lease = await hold(offline, transport, ttl=TTL, grace=5)
+
+    class Detaching(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lease.detach()
+
+    log, handler = logging.getLogger("aiolocks.session"), Detaching(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        clock.jump(DEADLINE - 4)  # so that a renewal is due as well
+        await turns()
+    finally:
+        log.removeHandler(handler)
+
+    assert lease.state is LeaseState.DETACHED
+    assert "renew" not in transport.verbs

@@ -435,3 +435,77 @@ async def test_metadata_is_copied(make_session, transport) -> None:
     grant(await transport.asked("acquire"))
 
     assert (await acquiring).metadata == {"list": [1], "dict": {"a": 1}}
+
+
+# -- what may not be kept between two uses
+
+
+async def _renewing(possession: Possession, transport: Any) -> None:
+    await transport.asked("renew_kept")
+
+
+async def _in_doubt(possession: Possession, transport: Any) -> None:
+    cut(await transport.asked("renew_kept"))
+    assert possession.state is LeaseState.UNKNOWN
+
+
+async def _told_to_stop(possession: Possession, transport: Any) -> None:
+    possession.stop("for the test")
+
+
+async def _of_another_ttl(possession: Possession, transport: Any) -> None:
+    extending = asyncio.create_task(possession.extend(60))
+    (await transport.asked("renew_kept")).reply(1)
+    await extending
+
+
+async def _of_a_session_that_closes(possession: Possession, transport: Any) -> None:
+    possession.engine.closing = True
+
+
+async def _as_ever(possession: Possession, transport: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "become", [_renewing, _in_doubt, _told_to_stop, _of_another_ttl, _of_a_session_that_closes, _as_ever]
+)
+async def test_it_is_released_where_it_may_not_be_kept(offline, transport, become) -> None:
+    possession = await kept(offline, transport)
+    await become(possession, transport)
+
+    ended = possession.begin_release()
+
+    assert (ended is None) is (become is _as_ever)
+    if ended is not None:
+        assert transport.verbs[-1] == "release"
+        possession._replied(Released(freed=True, rung=()))
+    possession.engine.closing = False
+
+
+@pytest.mark.parametrize("by_steady", [False, True])
+async def test_past_its_end_by_either_clock_it_is_lost_and_not_kept(
+    offline, transport, clock, monkeypatch, by_steady
+) -> None:
+    possession = await kept(offline, transport)
+    began = clock.now()
+    monkeypatch.setattr(clocks, "steady", lambda: began + 30 * by_steady)
+    clock.jump(0 if by_steady else 30)
+
+    assert possession.begin_release() is None
+    assert possession.lost
+
+
+async def test_after_a_suspension_of_which_no_timer_knows_there_is_no_hit(
+    offline, transport, clock, monkeypatch
+) -> None:
+    possession = await kept(offline, transport)
+    assert possession.begin_release() is None
+    assert offline.statistics().cached == 1
+    monkeypatch.setattr(clocks, "steady", lambda: clock.now() + 30)
+
+    acquiring = asyncio.create_task(possession.target.acquire(None))
+
+    let_go(await transport.asked("release"))
+    grant(await transport.asked("acquire"))
+    assert not (await acquiring)._possession.cached

@@ -284,7 +284,7 @@ def test_no_state_follows_the_end() -> None:
     stage = taking()
     stage.leave()
     assert stage.saga is not None
-    with pytest.raises(AssertionError, match=r"<Taking ENDED, 1 of 0 under way> cannot go to SEALING"):
+    with pytest.raises(AssertionError, match=r"<Taking ENDED, 1 of 1 under way> cannot go to SEALING"):
         stage.saga._go(State.SEALING, [])
 
 

@@ -456,7 +456,7 @@ async def test_duplicates_leave_nothing_to_the_garbage_collector(job, session) -
         try:
             for _ in range(10):
                 assert await job.try_run(waiting=0) is None
-            assert len(gates) == 1
+            assert len(gates) <= 2  # that of the run, and that of the last caller, which the next one uses
         finally:
             gc.enable()
 

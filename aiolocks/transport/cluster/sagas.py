@@ -222,7 +222,7 @@ class Saga(ABC):
             self._sagas.on_rung(rung)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.state.name}, {self._left} of {len(self._parts)} under way>"
+        return f"<{type(self).__name__} {self.state.name}, {self._left} of {len(self._results)} under way>"
 
 
 @final
