@@ -168,6 +168,7 @@ OF_CLIENT: dict[str, Safeguard] = {
         ),
         ("lock", "fairlock", "rwlock"),
         faulty=True,
+        covered_by="listening along: rung before",
     ),
     "rung before it listened": Safeguard(
         "A waiter asks at once when its bell was rung before it listened, however often that happens.",
