@@ -11,12 +11,13 @@ from tests.simulation.world.schedule import Crew, Fault, Schedule
 
 EVEN = Delays(0.01, 0.01)
 EARLIEST, LATEST = ServerClock(), ServerClock(ahead=900.0)
+NONE = -1
 
 
 def _struck(
     *crews: Crew, faults: tuple[Fault, ...] = (), hasty: bool = False, latest: int = 0, seed: int = 1
 ) -> Schedule:
-    """With a ttl of 5 s; the clock of one master is far ahead of the others."""
+    """With a ttl of 5 s; the clock of one master is far ahead of the others, or of none."""
     clocks = tuple(LATEST if host == latest else EARLIEST for host in range(3))
     whole = schedule("redlock", seed, 5.0, *crews)
     return replace(whole, clocks=clocks, hasty=hasty, faults=faults, faulty=bool(faults))
@@ -38,6 +39,19 @@ ASKS_ONCE = _struck(
 """One master is free, and the others are not, while somebody waits."""
 
 BROKEN: dict[str, tuple[Schedule, str]] = {
+    # All masters lose their fences, and p1, which knows no clock of theirs, proposes 1.
+    "masters: taken beside a lost fence": (
+        _struck(
+            crew("tracking", NEAR, one("p0.w0.r0", 0.0, 0.0), one("p0.w0.r1", 0.1, 0.0)),
+            crew("tracking", NEAR, one("p1.w0.r0", 0.5, 0.0)),
+            latest=NONE,
+            faults=(
+                *(_fault(number, 0.3, "flush", f"redis{number}") for number in range(3)),
+                _fault(3, 0.9, "no scripts", "redis0"),  # the last fault: until then, p0 asks no more
+            ),
+        ),
+        "fencing token",
+    ),
     # Each has the vote of one master.
     "masters: a majority": (
         _struck(

@@ -692,7 +692,11 @@ RARE: dict[str, tuple[Schedule, str]] = {
     **PLANTED,
     **{
         name: BROKEN[name]
-        for name in ("masters: written back where it is carried", "masters: proposed again")
+        for name in (
+            "masters: written back where it is carried",
+            "masters: taken beside a lost fence",
+            "masters: proposed again",
+        )
     },
 }
 """All that the table of ablations takes instead of drawn ones."""

@@ -481,3 +481,31 @@ async def test_it_is_released_where_it_may_not_be_kept(offline, transport, becom
         assert transport.verbs[-1] == "release"
         possession._replied(Released(freed=True, rung=()))
     possession.engine.closing = False
+
+
+@pytest.mark.parametrize("by_steady", [False, True])
+async def test_past_its_end_by_either_clock_it_is_lost_and_not_kept(
+    offline, transport, clock, monkeypatch, by_steady
+) -> None:
+    possession = await kept(offline, transport)
+    began = clock.now()
+    monkeypatch.setattr(clocks, "steady", lambda: began + 30 * by_steady)
+    clock.jump(0 if by_steady else 30)
+
+    assert possession.begin_release() is None
+    assert possession.lost
+
+
+async def test_after_a_suspension_of_which_no_timer_knows_there_is_no_hit(
+    offline, transport, clock, monkeypatch
+) -> None:
+    possession = await kept(offline, transport)
+    assert possession.begin_release() is None
+    assert offline.statistics().cached == 1
+    monkeypatch.setattr(clocks, "steady", lambda: clock.now() + 30)
+
+    acquiring = asyncio.create_task(possession.target.acquire(None))
+
+    let_go(await transport.asked("release"))
+    grant(await transport.asked("acquire"))
+    assert not (await acquiring)._possession.cached

@@ -256,9 +256,14 @@ OF_CLIENT: dict[str, Safeguard] = {
         covered_by="handed over here",
     ),
     "quiet release": Safeguard(
-        "A release that nobody here follows wakes other sessions.",
+        "After a run of hand-overs within a session, a release wakes a waiter of another one.",
+        python("lock.queue:Gate.holder_releasing", without="return over", instead="return False"),
+        ("lock", "semaphore"),
+    ),
+    "a release that is not quiet": Safeguard(
+        "Where no waiter of the session can follow right behind a release, the release wakes other sessions.",
         python("lock.queue:Gate.holder_releasing", without="return True", instead="return False"),
-        ALL,
+        ("rwlock",),
     ),
     # -- the client: holding
     "renewal": Safeguard(

@@ -12,7 +12,6 @@ OF_COMBINERS: dict[str, Safeguard] = {
         lua("combiner_ack", without="if not is_last then", instead="if false then"),
         COMBINERS,
         faulty=True,
-        sorts=("freeze", "black hole"),
     ),
     "combiners: the last run": Safeguard(
         "A run whose lease has ended counts only if no other run has begun since.",

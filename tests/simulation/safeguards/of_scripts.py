@@ -368,6 +368,7 @@ OF_SCRIPTS: dict[str, Safeguard] = {
             without="pass_wakeup_on(free, bell, rung, has(flags, 'q') and not has(flags, 'o'))",
         ),
         ("multilock",),
+        covered_by="listen: nothing held",
     ),
     "multi: release wakes": Safeguard(
         "A release wakes the next for each name.",
