@@ -1439,6 +1439,40 @@ async def test_another_ttl_counts_from_the_next_time_on_that_there_is_work(sessi
     assert ttls == [9, 7, 7]
 
 
+async def test_an_item_that_cannot_be_read_takes_no_answer_from_those_beside_it(
+    session: Session, connect: Connect, redis: Redis
+) -> None:
+    """One answer is left for items in a row that have the same: it must not be for those between them."""
+
+    class Picky:
+        dumps = staticmethod(JSON.dumps)
+
+        @staticmethod
+        def loads(payload: bytes) -> Any:
+            if payload == b'"bad"':
+                raise ValueError("bad")
+            return JSON.loads(payload)
+
+    async def all_left() -> bool:
+        return await redis.zcard("aiolocks:combiner.items:{a}") == 1 + len(callers)
+
+    done, callers = Runs(), list[asyncio.Task[Any]]()
+    worker = begin(Combiner(session, "a", window=0.5, serializer=Picky()).drain(done.together))
+    await eventually(lambda: session.statistics().waiters == 1)
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(Session(connect())) for _ in range(3)]
+        there = [Combiner(one, "a", window=0.5) for one in sessions]
+        await there[0].leave("first")
+        await eventually(lambda: session.statistics().leases_held == 1)
+        for combiner, item in zip(there, ("one", "bad", "two"), strict=True):
+            callers.append(begin(combiner.submit(item, done.each)))
+            await eventually(all_left, within=SLACK)
+        assert await callers[0] == await callers[2] == ["first", "one", "two"]
+        with pytest.raises(RemoteCallError, match="bad"):
+            await callers[1]
+    worker.cancel()
+
+
 async def test_what_a_run_does_to_its_items_changes_no_answer(session: Session) -> None:
     async def takes_them(batch: Batch) -> None:
         results = [f"{item}!" for item in batch.items]

@@ -46,8 +46,10 @@ class Signatures(griffe.Extension):
             if parameter.kind is not griffe.ParameterKind.var_keyword or _described(func, parameter.name):
                 continue
             if isinstance(annotation, griffe.ExprSubscript) and annotation.canonical_name == "Unpack":
-                del func.parameters[parameter.name]
                 options = func.modules_collection[annotation.slice.canonical_path]
+                if options.name.startswith("_"):
+                    continue  # of a method that no page shows
+                del func.parameters[parameter.name]
                 given = _defaults(func.modules_collection[DEFAULTS[options.canonical_path]])
                 for name, option in options.attributes.items():
                     func.parameters[name] = griffe.Parameter(

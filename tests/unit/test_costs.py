@@ -110,7 +110,7 @@ hundredth.
 """
 HIT = (790, 20)
 """Bytecodes and calls of an acquire that a session serves from what it keeps (`cache=`), and its release."""
-RENEWAL = (1_330, 35)
+RENEWAL = (1_390, 37)
 """Bytecodes and calls of a renewal with which no other is due, where the server tells of changes."""
 HELD = 2.7
 """KiB of a lease without a body, with its lock."""
