@@ -561,7 +561,9 @@ def run(
 
     if not alike or ticket_run is not None:
         return bind().acquire(timeout)
-    last: list[Binding[LeaseT]] = engine.bound(("uniquejob", key, limit, waiting, options), list)
+    last: list[Binding[LeaseT]] = engine.bound(
+        ("uniquejob", key, limit, waiting, options), list[Binding[LeaseT]]
+    )
     # The last caller is used again if it has never waited: no request about its bell is under way then.
     if not last or (alone and not last[0].gate.untouched):
         last[:] = (bind(),)

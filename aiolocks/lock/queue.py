@@ -49,7 +49,7 @@ _DEAF_RUN: Final = 4
 """Without pushes a woken process notices only at its next poll, and until then the lock is idle. So a run is
 longer without them: this many times the longest sleep."""
 
-_NONE: Final[Any] = MappingProxyType({})
+_NONE: Final[Any] = MappingProxyType[Any, Any]({})
 """The waiters of a gate that has had none: many thousand leases may be held. None can be put here."""
 
 
