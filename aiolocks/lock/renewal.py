@@ -669,18 +669,8 @@ class Watchdog:
             due -= watch.options.grace
         if watch.renewal_due < due:  # noqa: PLR1730 - for each lease, and `min` takes longer
             due = watch.renewal_due
-        if due < watch.entered:  # as `_enter`, for a call more would show in each acquire
-            watch.entered = due
-            if (watches := self._due.get(due)) is not None:
-                watches.append(watch)
-            else:
-                self._due[due] = [watch]
-                heapq.heappush(self._moments, due)
-                if due < self._timer_at:
-                    self._wake_by(due)
-            self._room -= 1
-            if self._room < 0:
-                self._drop_stale()
+        if due < watch.entered:
+            self._enter(watch, due)
         return watch
 
     def forget(self, watch: Watch) -> None:

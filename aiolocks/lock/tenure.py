@@ -275,12 +275,10 @@ class Tenure(Claim):
     """
 
     __slots__ = (
-        "_cache",
         "_last",
         "_margin",
         "_options",
         "_state",
-        "_ttl",
         "early",
         "engine",
         "first",
@@ -324,7 +322,6 @@ class Tenure(Claim):
         self._state = TenureState.ASKING
         self.idle_until = 0.0
         self._options = options
-        self._cache, self._ttl = options.cache, options.ttl
         # A third of its ttl stays at least, as of a lease that is due for renewal.
         self._margin = max(options.ttl / 3, options.grace + options.ttl / 10)
         self.early = options.cache / 8
@@ -538,7 +535,7 @@ class Tenure(Claim):
             or term.doubted
             or term.stopping
             or term.renewal is not None
-            or term.ttl != self._ttl
+            or term.ttl != self._options.ttl
             or now >= deadline
             or clocks.steady() - term.ahead >= deadline  # as `Watch.moment`
             or ((gate.stirred or gate.here.also) and (following := gate.after_kept(self)) is False)
@@ -557,7 +554,7 @@ class Tenure(Claim):
             following.given(self.handed(), self)
         else:
             gate.asking = self
-            self.idle_until = until = now + self._cache
+            self.idle_until = until = now + self._options.cache
             kept = engine.kept
             kept.idle[self] = None
             if until < kept.looks_at:
@@ -590,7 +587,7 @@ class Tenure(Claim):
             del engine.kept.idle[self]
             gate.asking = None
             gate.here.remove(self.token)
-            self.habit.used_at = self.idle_until - self._cache
+            self.habit.used_at = self.idle_until - self._options.cache
         if self.state is not TenureState.ASKING and self.term.holder is None:
             self.term.end()  # else its holder does that, in order
         self._state = TenureState.OVER
