@@ -180,6 +180,9 @@ REASONS: Final[Mapping[tuple[str, str], str]] = {
     ("jobs, 200 callers", "all served within the run and 3 round trips"): (
         f"Three processes are told by a push that the result is there. {_TWO_CORES}"
     ),
+    ("cluster, many", "≥ one server / 1.15"): (
+        "One write and one read for one server are three of each for three nodes, and all share two cores."
+    ),
     ("cluster, handover", "≤ 1.15 × one server"): (
         "Three nodes, which talk to each other, share two cores with both processes."
     ),
