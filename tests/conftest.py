@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 import pytest_asyncio
+from _pytest.logging import LogCaptureHandler
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis, RedisCluster
 from redis.backoff import NoBackoff
@@ -162,6 +163,14 @@ def _clean(request: pytest.FixtureRequest) -> None:
     """Looks around after every async test: set up before all other fixtures, and so torn down behind them."""
     if pytest_asyncio.is_async_test(request.node):
         request.getfixturevalue("surroundings")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _every_line_can_be_written() -> Iterator[None]:
+    """A line of ours that cannot be formatted fails its test, as without `aiolocks._logs`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("aiolocks._logs._REPORT", LogCaptureHandler())
+        yield
 
 
 # -- servers

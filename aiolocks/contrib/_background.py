@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, final
 
 from .. import Session
+from .._logs import get_logger
 from .._tasks import spawn
 from ..errors import SessionClosedError
 from ..lock.again import Again
 from ..lock.sources import engine_of
 
-log: Final = logging.getLogger("aiolocks.background")
+log: Final = get_logger("aiolocks.background")
 
 Work = Callable[[Session], Awaitable[object]] | Callable[[], Awaitable[object]]
 """What a user gives."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar, cast, final
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeVar, cast, final
 import anyio
 
 from .. import Session
+from .._logs import get_logger
 from .._tasks import spawn
 from ..errors import BackendError, LockLostError, LockNotOwnedError, LockTimeoutError, SessionClosedError
 from ..lock import together
@@ -35,7 +35,7 @@ The first of the two is for type checkers, which take the types of a lambda's ar
 Gone = Callable[[], Awaitable[None]]
 """Returns when the client has hung up."""
 
-log: Final = logging.getLogger("aiolocks.requests")
+log: Final = get_logger("aiolocks.requests")
 
 
 def _check_call(kind: Callable[..., object], options: Mapping[str, Any]) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
 
+from .._logs import get_logger
 from ..lock import together
 
-log = logging.getLogger("aiolocks.metrics")
+log = get_logger("aiolocks.metrics")
 
 Names = Mapping[str, str] | Iterable[str] | Callable[[str], str | None]
 

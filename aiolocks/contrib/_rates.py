@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 from .. import Session
+from .._logs import get_logger
 from ..errors import BackendError, ConfigurationError, LockTimeoutError, SessionClosedError
 from ..kinds.ratelimit import RateDecision, RateLimit, bucket_of
 from ..lock import together
@@ -17,7 +17,7 @@ from ..lock.sources import log_level
 from ._holding import Gone, Watch
 from ._refusing import SOON, Conflict, Conflicting, Refusal, filled, gone_away, named, unavailable
 
-log: Final = logging.getLogger("aiolocks.requests")
+log: Final = get_logger("aiolocks.requests")
 
 CLIENT: Final = "client"
 """The field of a template that is the address of the client."""

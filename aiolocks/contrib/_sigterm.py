@@ -7,7 +7,6 @@ and is put back behind the last of them: asyncio's and uvicorn's go on as withou
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -16,9 +15,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
 from .. import Session
+from .._logs import get_logger
 from .._tasks import empty_context, spawn
 
-log: Final = logging.getLogger("aiolocks.session")
+log: Final = get_logger("aiolocks.session")
 
 
 @asynccontextmanager

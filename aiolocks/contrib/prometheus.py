@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final, final
 
 from .._extras import install
+from .._logs import get_logger
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -50,7 +50,7 @@ def __dir__() -> list[str]:
     return [*__all__]
 
 
-log: Final = logging.getLogger("aiolocks.metrics")
+log: Final = get_logger("aiolocks.metrics")
 
 _LABELS: Final = ("kind", "name")
 _LOOK_EVERY: Final = 5.0

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from operator import itemgetter
 from types import FunctionType
 from typing import Any, Final, NamedTuple, Never, Protocol, TypeVar, final
 
+from .._logs import get_logger
 from .._tasks import empty_context, spawn
 from ..errors import (
     BackendError,
@@ -58,7 +58,7 @@ from ..transport.steps.standing import IN_TURN, SEATED, WAITING, letters
 from .outcome import Outcome, ended
 from .serializers import JSON, Serializer, checked_serializer, dumped
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

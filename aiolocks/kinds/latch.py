@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Never, TypeVar, final
 
+from .._logs import get_logger
 from ..errors import BackendError, ConfigurationError, LockError
 from ..lock import together
 from ..lock.clock import milliseconds
@@ -26,7 +27,7 @@ from ..transport.steps.snapshots import Content, Snapshot
 from ..transport.steps.snapshots import whole_number as number_in
 from .waits import Wait
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 T = TypeVar("T")
 
 _LABEL: Final = "Latch"

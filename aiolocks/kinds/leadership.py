@@ -6,7 +6,6 @@ import asyncio
 import functools
 import inspect
 import json
-import logging
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextvars import copy_context
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Never, TypeVar, final
 
+from .._logs import get_logger
 from ..errors import BackendError, LockError, LockLostError, LockTimeoutError, SessionClosedError
 from ..lock import together
 from ..lock.acquirable import Acquirable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # -- Leaderships: the keys and steps of one, which is a fair lock whose leases are written down as terms.
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 
 KIND: Final = "leadership"
 NOBODY_KNOWN: Final = "+inf"

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import functools
 import inspect
-import logging
 import math
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -16,6 +15,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Never, ParamSpec, Self, TypeAlias, TypeVar, final
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from ..errors import ConfigurationError, LockError, LockTimeoutError, SessionClosedError
 from ..lock.clock import milliseconds
@@ -56,7 +56,7 @@ _MOST_TOLD: Final = 256
 _SLEW: Final = 0.0005
 """The part of a sleep by which a task comes later: a clock that is being set right runs as much too fast."""
 
-log: Final = logging.getLogger("aiolocks.ratelimit")
+log: Final = get_logger("aiolocks.ratelimit")
 
 
 # -- On the server.

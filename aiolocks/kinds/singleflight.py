@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Never, ParamSpec, TypeVar, final
 
+from .._logs import get_logger
 from .._tasks import empty_context, spawn
 from ..errors import (
     BackendError,
@@ -51,7 +52,7 @@ from .outcome import NOT_KEPT, VALUE, Outcome, ended
 from .serializers import JSON, Serializer, checked_serializer
 from .turn import Turn, TurnGroup
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 T = TypeVar("T")
 
 # -- The arguments of the calls of a single flight, checked.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, final
 
+from .._logs import get_logger
 from ..errors import LockTimeoutError, SessionClosedError
 from . import together
 from .statistics import BOUNDS, Counters
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .._holders import HolderInfo
     from .lease import Possession
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 
 HOOKS: Final = (
     "on_acquired",

@@ -16,7 +16,6 @@ only; after `extend`, which may not, the lease is announced again.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import queue
 import sys
@@ -29,6 +28,7 @@ from contextvars import Context
 from types import FrameType
 from typing import TYPE_CHECKING, Final, final
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from .events import within
 
@@ -53,7 +53,7 @@ _NAMED: Final = 5
 """Leases that a message names."""
 _NEVER: Final = float("inf")
 
-log = logging.getLogger("aiolocks.guard")
+log = get_logger("aiolocks.guard")
 
 
 @final

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal, final
 
+from .._logs import get_logger
 from ..errors import BackendError
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 
 Release = Literal["unused", "none"]
 """Which leases are released when a session is closed."""

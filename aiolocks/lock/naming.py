@@ -11,7 +11,6 @@ import datetime as dt
 import enum
 import functools
 import inspect
-import logging
 import numbers
 import re
 import string
@@ -19,9 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast, final
 from urllib.parse import quote
 
+from .._logs import get_logger
 from .options import lock_name
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 
 _IN_VALUES: Final = frozenset(string.ascii_letters + string.digits + "_.-~%")
 """The characters that a percent-encoded value can have."""

@@ -36,13 +36,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 import math
 from collections.abc import Iterable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 from weakref import ref
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from ..transport import Granted, Kept, KeptSteps, Released, Request, clocks, locks_release, slot_of
 from .clock import NEVER
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .renewal import Tracked
 
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 
 _NUMBERS: Final = 65_536
 """Fencing tokens of a block: after a death, a fence may be ahead of the clock by as many microseconds."""

@@ -66,11 +66,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, final
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from ..errors import SessionClosedError
 from ..transport import (
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from .queue import Gate
     from .waiter import Waiter
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 T = TypeVar("T")
 
 _LISTENS_EVERY: Final = BELL_TTL * 0.3

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Self, TypeVar, cast
 
 from .. import Session as AsyncSession
 from .. import __getattr__ as _public
+from .._logs import get_logger
 from .._tasks import empty_context
 from .leases import LeaseT, OnLost
 from .link import Link
 from .loopthread import Errand, LoopThread, nothing
 from .misuse import SyncOnly
 
-log: Final = logging.getLogger("aiolocks.sync")
+log: Final = get_logger("aiolocks.sync")
 
 DescribedT = TypeVar("DescribedT", bound="Described")
 R = TypeVar("R")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 import warnings
 import weakref
@@ -14,6 +13,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from .._logs import get_logger
 from ..errors import LockError, LockLostError, LockNotOwnedError, SessionClosedError
 from ..lock.lease import Lease as AsyncLease
 from ..lock.lease import LeaseState
@@ -21,7 +21,7 @@ from ..lock.notes import note
 from .loopthread import Errand, LoopThread, keep
 from .misuse import SyncOnly, refuse_in_coroutines
 
-log: Final = logging.getLogger("aiolocks.sync")
+log: Final = get_logger("aiolocks.sync")
 
 LeaseT = TypeVar("LeaseT", bound="BaseLease")
 OnLost = Callable[[LockLostError], object]

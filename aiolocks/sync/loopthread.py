@@ -18,7 +18,6 @@ import contextvars
 import functools
 import importlib
 import inspect
-import logging
 import os
 import sys
 import threading
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from .._logs import get_logger
 from .._tasks import empty_context, spawn
 from ..errors import DeadlockError, LockTimeoutError, SessionClosedError
 from ..lock.again import TakeOverError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # Else the loop imports it when it begins: a process that is forked meanwhile would wait for that for ever.
 importlib.import_module("anyio._backends._asyncio")
 
-log: Final = logging.getLogger("aiolocks.sync")
+log: Final = get_logger("aiolocks.sync")
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from .._visible import in_line
 from . import faults
 from .on_demand import OnDemandTask
 from .outages import Outage
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 _FIRST: Final = 0.01
 _MAXIMUM: Final = 0.5

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from .._visible import in_line
 from . import clocks, faults
@@ -126,7 +126,7 @@ class Deadlines:
             self.note(earliest)
 
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 _CACHING: Final = pack(CACHING)
 STALL: Final = 2.0

@@ -11,17 +11,17 @@ that it can do without if connections end because of it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, final
 
+from .._logs import get_logger
 from .._visible import in_line
 from ..errors import ConfigurationError
 from .driver import CONNECT_TIMEOUT, HELLO_TIMEOUT, AnsweredError, NoResp3Error, RawConnection
 from .faults import ClosedBehindError
 from .request import Words
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 Protocol: TypeAlias = Literal[2, 3] | None
 """As a user chooses it; None: the best that the server has."""

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, final
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from .._visible import in_line
 from ..errors import ConfigurationError
@@ -556,7 +556,7 @@ def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
         answer.exception()  # perhaps no caller waits for it
 
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 OpenEar = Callable[[], Awaitable[Ask]]
 """Makes a second connection; gives what asks on it. What asks raises `DeafError` once that has ended."""

@@ -7,17 +7,17 @@ a server that runs a long script, is no denial: the connection cannot serve yet,
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from typing import Any, final
 
+from .._logs import get_logger
 from .._visible import in_line
 from . import faults
 from .answers import fields
 from .driver import AnsweredError
 from .hearing import Ask
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 
 @final

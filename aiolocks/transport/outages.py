@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, final
 if TYPE_CHECKING:
     from .request import Script
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from .._visible import in_line
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 _SETTLED: Final = 3.0
 """Seconds without a refusal after which a server that executes requests has got over it: at the limit of its

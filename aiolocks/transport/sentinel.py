@@ -8,11 +8,11 @@ master would go on there, beside all other sessions on the new one. So each sess
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, final
 
+from .._logs import get_logger
 from .._tasks import empty_context
 from .._visible import in_line
 from .connection import STALL, Fallback
@@ -23,7 +23,7 @@ from .on_demand import OnDemandTask
 from .releases import Releases
 from .request import UNREADABLE, Request, Words
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 _ASK_EVERY: Final = 1.0
 """Seconds between two questions to a Sentinel: who is the master, or, if it tells that, whether it lives."""

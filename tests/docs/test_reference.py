@@ -149,7 +149,7 @@ def test_it_has_every_event_and_its_fields() -> None:
 
 
 def test_it_has_every_logger() -> None:
-    loggers = set(re.findall(r'getLogger\("([\w.]+)"\)', sources(cli=False)))
+    loggers = set(re.findall(r'get_logger\("([\w.]+)"\)', sources(cli=False)))
     assert loggers == first_cells("Logs", r"[\w.]+")
 
 

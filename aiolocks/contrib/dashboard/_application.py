@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Collection
 from typing import Any, Final, final
 from urllib.parse import parse_qsl
 
+from ..._logs import get_logger
 from ..._tasks import spawn
 from ...errors import SessionClosedError
 from ...lock.engine import Engine
@@ -31,7 +31,7 @@ from ._release import AllowRelease, Releases
 from ._sampler import Sampler
 from ._views import DEFAULT_ROWS, MOST_ROWS, SORTS, Query, Viewer
 
-log = logging.getLogger("aiolocks.dashboard")
+log = get_logger("aiolocks.dashboard")
 
 _PAGES: Final = {"/": "index.html", "/name": "name.html"}
 _ASSETS: Final = "/assets/"

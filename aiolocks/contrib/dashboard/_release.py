@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ..._holders import HolderInfo, in_words
 from ..._infos import LockInfo
+from ..._logs import get_logger
 from ..._visible import visible
 from ...errors import LockError
 from ...inspect.freeing import force_release
@@ -25,7 +25,7 @@ from .._refusing import Refusal
 from ._http import Receive, Scope, Send, answer_json, body_of, header
 from ._rows import Row, row_id
 
-log = logging.getLogger("aiolocks.dashboard")
+log = get_logger("aiolocks.dashboard")
 
 _MOST_BYTES: Final = 65_536
 _MOST_KEPT: Final = 50

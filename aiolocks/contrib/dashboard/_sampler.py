@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, final
 
 from ..._infos import KindAndName, LockInfo
+from ..._logs import get_logger
 from ..._tasks import empty_context, spawn
 from ...errors import BackendError, SessionClosedError
 from ...inspect.census import Census, Reading
@@ -23,7 +23,7 @@ from ._searching import Search
 from ._terms import Terms
 from ._views import Query, View, Viewer
 
-log = logging.getLogger("aiolocks.dashboard")
+log = get_logger("aiolocks.dashboard")
 
 _EVERY: Final = 0.5
 """Seconds between two looks at the names that are shown."""

@@ -12,10 +12,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
 from typing import Any, Final, final
 
+from ..._logs import get_logger
 from ..._tasks import empty_context, spawn
 from ...errors import (
     BackendError,
@@ -42,7 +42,7 @@ from ._problems import Failed
 from ._record import RECORDS, Record, Unkept
 from ._transaction import InStore, Work
 
-log: Final = logging.getLogger("aiolocks.requests")
+log: Final = get_logger("aiolocks.requests")
 
 
 @final

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from ..._logs import get_logger
 from . import _problems as problems
 from ._keys import stored_name
 from ._policy import Policy
@@ -14,7 +14,7 @@ from ._problems import Failed
 from ._record import Record, Unkept
 from ._store import Store, Stored, Transaction
 
-log: Final = logging.getLogger("aiolocks.requests")
+log: Final = get_logger("aiolocks.requests")
 
 Work = Callable[[], Awaitable[Record | Unkept]]
 """Runs the handler."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from contextvars import Context, copy_context
 from typing import Final, final
 
+from ..._logs import get_logger
 from ..._tasks import empty_context
 from ...lock.clock import dependable
 from ...transport import Fault, Request
 from .telling import Telling
 from .wire import Wire
 
-log = logging.getLogger("aiolocks.session")
+log = get_logger("aiolocks.session")
 
 _SHARE: Final = 3
 """The number of renewals within its timeout."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 
+from ..._logs import get_logger
 from ..._tasks import empty_context, spawn
 from ..._visible import visible
 from ...errors import BackendError, ConfigurationError, LockError, LockLostError
@@ -471,7 +472,7 @@ async def ask_time(engine: Engine, name: str, clock: ServerClock) -> None:
 
 # -- The run of one tick: from its claim to its outcome.
 
-log: Final = logging.getLogger("aiolocks.schedule")
+log: Final = get_logger("aiolocks.schedule")
 
 T = TypeVar("T")
 Job = Callable[[Tick], Awaitable[Any]]

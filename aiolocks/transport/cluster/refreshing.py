@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final, final
 
+from ..._logs import get_logger
 from ..._visible import in_line
 from .. import faults
 from ..on_demand import OnDemandTask
 from ..outages import Outage
 from .slots import Slots
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 _EVERY: Final = 0.1
 _MAXIMUM: Final = 0.5

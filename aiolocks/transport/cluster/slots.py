@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Collection, Iterator
 from itertools import count, groupby
 from typing import Any, Final, TypeAlias, final
 
+from ..._logs import get_logger
 from ..._tasks import empty_context
 from .. import faults
 from ..closed_loops import background
@@ -19,7 +19,7 @@ from ..request import UNREADABLE
 from ..tls import hear_out
 from .members import Members, unreadable_table
 
-log = logging.getLogger("aiolocks.transport")
+log = get_logger("aiolocks.transport")
 
 _Table: TypeAlias = tuple[list[Address | None], frozenset[bytes], int | None, faults.NamelessError | None]
 """The node that serves each slot, the ids of the nodes, the epoch, and why a node of a slot is missing."""
