@@ -16,13 +16,23 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    MutableMapping,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Final, final
 
 import anyio
 from anyio import from_thread, to_thread
+from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response
 
 from ._holding import Held
@@ -116,7 +126,11 @@ class Stream:
     def _takes_answer(self, answer: Any) -> Any:
         streaming: Any = answer
         if isinstance(answer, Response) and hasattr(answer, "body_iterator"):
-            streaming.body_iterator = self._watched(streaming.body_iterator)
+            body = streaming.body_iterator
+            items = _taken_in_threads(body)
+            streaming.body_iterator = (
+                self._watched(body) if items is None else iterate_in_threadpool(self._watched(iter(items)))
+            )
         return answer
 
     def _watched(self, items: Any) -> Any:
@@ -161,7 +175,7 @@ class _Call:
 
 @final
 class _Items(Iterator[Any]):
-    """The items of a generator that runs in threads, in one after the other.
+    """The items of a generator, or of another iterator, that runs in threads, in one after the other.
 
     Args:
         items: The generator.
@@ -185,8 +199,19 @@ class _Items(Iterator[Any]):
 
     def close(self) -> None:
         with self._running:
-            if hasattr(self._items, "close"):
+            if isinstance(self._items, Generator):  # and not a file, which may be sent again
                 self._items.close()
+
+
+def _taken_in_threads(body: Any) -> Iterable[Any] | None:
+    """The items of an answer's body that is no async iterable; None if it is one.
+
+    Starlette has made an async generator of them, whose end does not close them.
+    """
+    if getattr(body, "ag_code", None) is not getattr(iterate_in_threadpool, "__code__", body):
+        return None
+    items: Iterable[Any] = body.ag_frame.f_locals[body.ag_code.co_varnames[0]]
+    return items
 
 
 def _generates(dependant: Any) -> bool:
