@@ -41,6 +41,16 @@ _STREAM: Final = "aiolocks.stream"
 """In the scope of a request: its `Stream`."""
 
 
+def dependants_of(scope: MutableMapping[str, Any]) -> list[Any]:
+    """What FastAPI solves and calls for a request.
+
+    Where a router is included, each inclusion has a call of its own.
+    """
+    included = scope.get("fastapi", {}).get("effective_route_context")
+    found = (getattr(one, "dependant", None) for one in (scope.get("route"), included))
+    return [dependant for dependant in found if dependant is not None]
+
+
 def stream_of(scope: MutableMapping[str, Any], *, until_sent: bool) -> "Stream | None":
     """That of a request whose dependencies are solved; None if FastAPI ends the dependency in time.
 
@@ -48,11 +58,7 @@ def stream_of(scope: MutableMapping[str, Any], *, until_sent: bool) -> "Stream |
         scope: Of the request.
         until_sent: FastAPI ends the dependency when it has sent the answer.
     """
-    route = scope.get("route")
-    # Where a router is included, each inclusion has a call of its own.
-    included = scope.get("fastapi", {}).get("effective_route_context")
-    found = (getattr(one, "dependant", None) for one in (route, included))
-    dependants = [dependant for dependant in found if dependant is not None]
+    route, dependants = scope.get("route"), dependants_of(scope)
     # Older versions stream nothing: they make a list of the items before the dependencies end.
     generates = hasattr(route, "is_json_stream") and any(map(_generates, dependants))
     if not generates and not until_sent:
