@@ -19,9 +19,9 @@ from ..lock.lease import Lease
 from ._fastapi_session import current_session
 from ._fastapi_streams import Stream, dependants_of, stream_of
 from ._handling import current
-from ._holding import Gone, Held, Recipe, holding
+from ._holding import Gone, Held, Recipe, holding, hung_up
 from ._limited import LimitsRecipe
-from ._refusing import Refusal, gone_away
+from ._refusing import Refusal
 
 
 @final
@@ -102,8 +102,8 @@ class Hold(ABC):
     ) -> AsyncGenerator[Held, None]:
         try:
             name, recipe = self._wanted(request, *asked.values())
-            gone, route = await gone_from(request), route_of(request)
-            async with holding(session, name, recipe, gone, route=route) as held:
+            gone = await gone_from(request, name)
+            async with holding(session, name, recipe, gone, route=route_of(request)) as held:
                 yield held
         except Refusal as refusal:
             cause = refusal.__cause__
@@ -137,11 +137,11 @@ def route_of(request: Request) -> str:
     return f"{scope.get('method', '')} {getattr(scope.get('route'), 'path', scope.get('path', ''))}"
 
 
-async def gone_from(request: Request) -> Gone | None:
+async def gone_from(request: Request, name: str) -> Gone | None:
     """How to see that the client has hung up, without taking anything from the handler.
 
     The message that says so comes after the body, in the same queue. A body that is not read yet is left to
-    the handler.
+    the handler. The name is for the log.
 
     Raises:
         Refusal: It has hung up already.
@@ -154,7 +154,7 @@ async def gone_from(request: Request) -> Gone | None:
             # where it could be cancelled: then what says that there is none might be gone.
             await request.body()
         except ClientDisconnect:
-            raise gone_away() from None
+            raise hung_up(route_of(request), name) from None
     return functools.partial(_gone, request)
 
 

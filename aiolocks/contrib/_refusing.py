@@ -176,11 +176,6 @@ def unavailable(error: BackendError | SessionClosedError) -> Refusal:
     return Refusal(UNAVAILABLE, detail, retry_after=SOON)
 
 
-def gone_away() -> Refusal:
-    """The answer to a client that has hung up."""
-    return Refusal(CLIENT_CLOSED_REQUEST, "The client has hung up.")
-
-
 def lost(*, begun: bool) -> Refusal:
     """The answer where the lease was lost.
 

@@ -399,8 +399,13 @@ async def test_what_is_streamed_is_written_under_the_lock(
 
 @pytest.mark.parametrize("handler_cancellation", [False, True])
 async def test_who_hangs_up_leaves_the_queue(
-    app: web.Application, holder: Any, waiting: Any, handler_cancellation: bool
+    app: web.Application,
+    holder: Any,
+    waiting: Any,
+    caplog: pytest.LogCaptureFixture,
+    handler_cancellation: bool,
 ) -> None:
+    caplog.set_level("INFO", "aiolocks.requests")
     ran: list[bytes] = []
 
     @locked("it", blocking_timeout=None)
@@ -423,6 +428,10 @@ async def test_who_hangs_up_leaves_the_queue(
             assert not ran
             done.set()
             assert await staying.status() == 200
+        if not handler_cancellation:  # else aiohttp itself ends them
+            for route in ("POST /", "GET /"):
+                await eventually(lambda route=route: route in caplog.text)
+            assert "ended with 499" in caplog.text
     assert ran == [b'{"a":1}']
 
 
