@@ -337,7 +337,8 @@ async def test_a_replay_waits_for_its_turn(session: Session, where: str) -> None
     async def pay() -> str:
         return "paid"
 
-    async with uvicorn_serves(app_of(router, session)) as url, httpx.AsyncClient(base_url=url) as client:
+    serving = uvicorn_serves(app_of(router, session))
+    async with asyncio.timeout(20), serving as url, httpx.AsyncClient(base_url=url) as client:
         answers = [await client.post("/shop/payments", headers=KEY) for _ in range(3)]
     assert [(answer.status_code, answer.json()) for answer in answers] == [(200, "paid")] * 3
 
@@ -351,7 +352,8 @@ async def test_a_replay_whose_client_hangs_up_leaves_the_queue(session: Session)
     async def pay() -> str:
         return "paid"
 
-    async with uvicorn_serves(app_of(router, session)) as url, httpx.AsyncClient(base_url=url) as client:
+    serving = uvicorn_serves(app_of(router, session))
+    async with asyncio.timeout(20), serving as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.post("/shop/payments", headers=KEY)).json() == "paid"
         async with Lock(session, "order"):
             replay = asyncio.create_task(client.post("/shop/payments", headers=KEY))
