@@ -4,10 +4,11 @@
 
 import functools
 import inspect
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, final
 
 from fastapi import Depends, HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -16,11 +17,16 @@ from .. import Session
 from ..errors import LockLostError
 from ..lock.lease import Lease
 from ._fastapi_session import current_session
-from ._fastapi_streams import Stream, stream_of
+from ._fastapi_streams import Stream, dependants_of, stream_of
 from ._handling import current
 from ._holding import Gone, Held, Recipe, holding, hung_up
 from ._limited import LimitsRecipe
 from ._refusing import Refusal
+
+
+@final
+class Allowed(Exception):  # noqa: N818 - no error for a user
+    """Ends a request that only asks, before the dependencies that are a part of the work."""
 
 
 class Hold(ABC):
@@ -70,16 +76,25 @@ class Hold(ABC):
         if not isinstance(connection, Request):
             raise TypeError(self._websockets)
         handling = current()
-        if handling is not None and handling.only_asks:
+        only_asks = handling is not None and handling.only_asks
+        if only_asks and not self._is_taken(connection.scope):
             yield cast("Lease", None)  # no handler comes after this
             return
-        stream = stream_of(connection.scope, until_sent=until_sent)
+        stream = None if only_asks else stream_of(connection.scope, until_sent=until_sent)
         holds = self._holds(connection, session, asked, stream)
         if stream is None:
             async with holds as held:
                 yield held.lease
         else:
             yield (await stream.hold(holds, until_sent=until_sent)).lease
+
+    def _is_taken(self, scope: MutableMapping[str, Any]) -> bool:
+        """Whether another dependency that is asked alone takes the lease, and works under it."""
+        return any(self._is_below(each) for root in dependants_of(scope) for each in _asked_alone(root))
+
+    def _is_below(self, dependant: Any) -> bool:
+        calls = (getattr(each.call, "hold", each.call) for each in dependant.dependencies)
+        return self in calls or any(map(self._is_below, dependant.dependencies))
 
     @asynccontextmanager
     async def _holds(
@@ -97,6 +112,18 @@ class Hold(ABC):
             if raises and refusal.begun and isinstance(cause, LockLostError):
                 raise cause from None
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+
+
+async def ends_the_question() -> None:
+    """The last of the dependencies of a route that are asked alone; the handler's own come after it."""
+    handling = current()
+    if handling is not None and handling.only_asks:
+        handling.may = True
+        raise Allowed
+
+
+def _asked_alone(root: Any) -> Iterator[Any]:
+    return itertools.takewhile(lambda each: each.call is not ends_the_question, root.dependencies)
 
 
 def _handled(request: Request) -> bool:

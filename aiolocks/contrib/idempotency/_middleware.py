@@ -216,7 +216,7 @@ class Protected:
                 await stack.enter_async_context(self._policy.store.transaction())
             with asking.as_current():
                 try:
-                    await self._app({**scope}, body.receive, collect)
+                    await self._app({**scope}, body.channel(), collect)
                 except Exception:
                     if not asking.may:
                         raise
