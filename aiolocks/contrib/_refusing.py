@@ -19,7 +19,7 @@ RetryAfter = Seconds | Callable[[LockTimeoutError], Seconds | None]
 
 DETAIL: Final = "Another request is working on this. Try again later."
 
-HALF_DONE: Final = "This request was ended while it was worked on; some of it may have been done."
+HALF_DONE: Final = "This request lost its lock; some or all of its work may have been done."
 
 HEALTHY: Final = "healthy"
 UNHEALTHY: Final = "the server of the locks did not answer in time, or the session is closed"

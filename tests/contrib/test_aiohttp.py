@@ -274,7 +274,7 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
         answer = await client.get(f"{url}/{path}")
         assert (answer.status, await answer.json()) == (
             500,
-            {"detail": "This request was ended while it was worked on; some of it may have been done."},
+            {"detail": "This request lost its lock; some or all of its work may have been done."},
         )
         assert isinstance(ended[0], asyncio.CancelledError)
         assert (await client.get(f"{url}/ends")).status == 500

@@ -717,7 +717,7 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
             answer = await http.post(f"{url}/{path}")
             assert answer.status_code == 500
             assert answer.json() == {
-                "detail": "This request was ended while it was worked on; some of it may have been done."
+                "detail": "This request lost its lock; some or all of its work may have been done."
             }
             assert isinstance(ended.pop(), asyncio.CancelledError)
         assert (await http.post(f"{url}/ends")).status_code == 500
