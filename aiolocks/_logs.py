@@ -31,3 +31,8 @@ def _handled(handle: Callable[[logging.LogRecord], None], record: logging.LogRec
         handle(record)
     except Exception:  # noqa: BLE001 - it is the program's code
         _REPORT.handleError(record)
+
+
+# A handler that looks for who has logged leaves the frames that are of this file: so does the one by which
+# loguru's documentation takes the lines of `logging`, and so does the report of an error.
+_handled.__code__ = _handled.__code__.replace(co_filename=logging.__file__)

@@ -4,10 +4,11 @@
 
 import functools
 import inspect
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, final
 
 from fastapi import Depends, HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -16,11 +17,16 @@ from .. import Session
 from ..errors import LockLostError
 from ..lock.lease import Lease
 from ._fastapi_session import current_session
-from ._fastapi_streams import Stream, stream_of
-from ._handling import current
-from ._holding import Gone, Held, Recipe, holding
+from ._fastapi_streams import Stream, dependants_of, stream_of
+from ._handling import ASKED, Question
+from ._holding import Gone, Held, Recipe, holding, hung_up
 from ._limited import LimitsRecipe
-from ._refusing import Refusal, gone_away
+from ._refusing import Refusal
+
+
+@final
+class Allowed(Exception):  # noqa: N818 - no error for a user
+    """Ends a request that only asks, before the dependencies that are a part of the work."""
 
 
 class Hold(ABC):
@@ -69,11 +75,11 @@ class Hold(ABC):
     ) -> AsyncGenerator[Lease, None]:
         if not isinstance(connection, Request):
             raise TypeError(self._websockets)
-        handling = current()
-        if handling is not None and handling.only_asks:
+        only_asks = ASKED in connection.scope
+        if only_asks and not self._is_taken(connection.scope):
             yield cast("Lease", None)  # no handler comes after this
             return
-        stream = stream_of(connection.scope, until_sent=until_sent)
+        stream = None if only_asks else stream_of(connection.scope, until_sent=until_sent)
         holds = self._holds(connection, session, asked, stream)
         if stream is None:
             async with holds as held:
@@ -81,14 +87,22 @@ class Hold(ABC):
         else:
             yield (await stream.hold(holds, until_sent=until_sent)).lease
 
+    def _is_taken(self, scope: MutableMapping[str, Any]) -> bool:
+        """Whether another dependency that is asked alone takes the lease, and works under it."""
+        return any(self._is_below(each) for root in dependants_of(scope) for each in _asked_alone(root))
+
+    def _is_below(self, dependant: Any) -> bool:
+        calls = (getattr(each.call, "hold", each.call) for each in dependant.dependencies)
+        return self in calls or any(map(self._is_below, dependant.dependencies))
+
     @asynccontextmanager
     async def _holds(
         self, request: Request, session: Session, asked: Mapping[str, Any], stream: Stream | None
     ) -> AsyncGenerator[Held, None]:
         try:
             name, recipe = self._wanted(request, *asked.values())
-            gone, route = await gone_from(request), route_of(request)
-            async with holding(session, name, recipe, gone, route=route) as held:
+            gone = await gone_from(request, name)
+            async with holding(session, name, recipe, gone, route=route_of(request)) as held:
                 yield held
         except Refusal as refusal:
             cause = refusal.__cause__
@@ -97,6 +111,18 @@ class Hold(ABC):
             if raises and refusal.begun and isinstance(cause, LockLostError):
                 raise cause from None
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
+
+
+async def ends_the_question(connection: HTTPConnection) -> None:
+    """The last of the dependencies of a route that are asked alone; the handler's own come after it."""
+    question: Question | None = connection.scope.get(ASKED)
+    if question is not None:
+        question.may = True
+        raise Allowed
+
+
+def _asked_alone(root: Any) -> Iterator[Any]:
+    return itertools.takewhile(lambda each: each.call is not ends_the_question, root.dependencies)
 
 
 def _handled(request: Request) -> bool:
@@ -110,11 +136,11 @@ def route_of(request: Request) -> str:
     return f"{scope.get('method', '')} {getattr(scope.get('route'), 'path', scope.get('path', ''))}"
 
 
-async def gone_from(request: Request) -> Gone | None:
+async def gone_from(request: Request, name: str) -> Gone | None:
     """How to see that the client has hung up, without taking anything from the handler.
 
     The message that says so comes after the body, in the same queue. A body that is not read yet is left to
-    the handler.
+    the handler. The name is for the log.
 
     Raises:
         Refusal: It has hung up already.
@@ -127,13 +153,14 @@ async def gone_from(request: Request) -> Gone | None:
             # where it could be cancelled: then what says that there is none might be gone.
             await request.body()
         except ClientDisconnect:
-            raise gone_away() from None
+            raise hung_up(route_of(request), name) from None
     return functools.partial(_gone, request)
 
 
 async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    if (await request.receive())["type"] != "http.disconnect":
+        # A middleware that has read the body gives it again and again: to go on would stop the event loop.
+        raise RuntimeError("the body of the request came a second time")
 
 
 def _has_no_body(request: Request) -> bool:

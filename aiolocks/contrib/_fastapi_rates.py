@@ -199,7 +199,7 @@ class Admit:
         counted: Counted = connection.scope.setdefault(_COUNTED, Counted(added=False))
         try:
             name = rate.found(asked) if rate.template is None else rate.name(self._values(connection, key))
-            gone = await gone_from(connection) if rate.waits else None
+            gone = await gone_from(connection, name) if rate.waits else None
             await rate.admit(session, name, gone, counted, route=route_of(connection))
         except Refusal as refusal:
             fields = {} if counted.added else counted.fields

@@ -16,19 +16,39 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    MutableMapping,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Final, final
 
 import anyio
 from anyio import from_thread, to_thread
+from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response
 
 from ._holding import Held
 
 _STREAM: Final = "aiolocks.stream"
 """In the scope of a request: its `Stream`."""
+
+
+def dependants_of(scope: MutableMapping[str, Any]) -> list[Any]:
+    """What FastAPI solves and calls for a request.
+
+    Where a router is included, each inclusion has a call of its own.
+    """
+    included = scope.get("fastapi", {}).get("effective_route_context")
+    found = (getattr(one, "dependant", None) for one in (scope.get("route"), included))
+    return [dependant for dependant in found if dependant is not None]
 
 
 def stream_of(scope: MutableMapping[str, Any], *, until_sent: bool) -> "Stream | None":
@@ -38,11 +58,7 @@ def stream_of(scope: MutableMapping[str, Any], *, until_sent: bool) -> "Stream |
         scope: Of the request.
         until_sent: FastAPI ends the dependency when it has sent the answer.
     """
-    route = scope.get("route")
-    # Where a router is included, each inclusion has a call of its own.
-    included = scope.get("fastapi", {}).get("effective_route_context")
-    found = (getattr(one, "dependant", None) for one in (route, included))
-    dependants = [dependant for dependant in found if dependant is not None]
+    route, dependants = scope.get("route"), dependants_of(scope)
     # Older versions stream nothing: they make a list of the items before the dependencies end.
     generates = hasattr(route, "is_json_stream") and any(map(_generates, dependants))
     if not generates and not until_sent:
@@ -116,7 +132,11 @@ class Stream:
     def _takes_answer(self, answer: Any) -> Any:
         streaming: Any = answer
         if isinstance(answer, Response) and hasattr(answer, "body_iterator"):
-            streaming.body_iterator = self._watched(streaming.body_iterator)
+            body = streaming.body_iterator
+            items = _taken_in_threads(body)
+            streaming.body_iterator = (
+                self._watched(body) if items is None else iterate_in_threadpool(self._watched(iter(items)))
+            )
         return answer
 
     def _watched(self, items: Any) -> Any:
@@ -161,7 +181,7 @@ class _Call:
 
 @final
 class _Items(Iterator[Any]):
-    """The items of a generator that runs in threads, in one after the other.
+    """The items of a generator, or of another iterator, that runs in threads, in one after the other.
 
     Args:
         items: The generator.
@@ -185,8 +205,19 @@ class _Items(Iterator[Any]):
 
     def close(self) -> None:
         with self._running:
-            if hasattr(self._items, "close"):
+            if isinstance(self._items, Generator):  # and not a file, which may be sent again
                 self._items.close()
+
+
+def _taken_in_threads(body: Any) -> Iterable[Any] | None:
+    """The items of an answer's body that is no async iterable; None if it is one.
+
+    Starlette has made an async generator of them, whose end does not close them.
+    """
+    if getattr(body, "ag_code", None) is not getattr(iterate_in_threadpool, "__code__", body):
+        return None
+    items: Iterable[Any] = body.ag_frame.f_locals[body.ag_code.co_varnames[0]]
+    return items
 
 
 def _generates(dependant: Any) -> bool:

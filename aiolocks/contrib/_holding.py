@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar, cast, final
@@ -22,7 +23,7 @@ from ..lock.options import Options, not_for_locks, optional_seconds, reject_unkn
 from ..lock.sources import Client, Source, log_level
 from ._holds import holds_of
 from ._limited import LimitsRecipe
-from ._refusing import Conflicting, gone_away, lost, unavailable
+from ._refusing import CLIENT_CLOSED_REQUEST, Conflicting, Refusal, lost, unavailable
 
 T = TypeVar("T")
 
@@ -184,7 +185,7 @@ async def holding(
     Raises:
         Refusal: It could not be had, or was lost.
     """
-    watch = Watch(gone)
+    watch = Watch(gone, route, name)
     lease = await _acquired(session, name, recipe, watch, route)
     begun, raised, held = False, None, Held(session, lease, route=route)
     try:
@@ -192,7 +193,7 @@ async def holding(
         async with lease:
             await watch.ended()
             if watch.gone:
-                raise gone_away()
+                raise hung_up(route, name)
             begun = True
             try:
                 yield held
@@ -242,14 +243,30 @@ def tell_refused(level: int, route: str, name: str, error: BaseException) -> Non
     )
 
 
+def hung_up(route: str, name: str) -> Refusal:
+    """The answer to a client that has hung up. The log tells it, because uvicorn logs no such request."""
+    together.tell(
+        log,
+        logging.INFO,
+        "%s ended with %d: its client hung up while it waited for %r",
+        *(route, CLIENT_CLOSED_REQUEST, name),
+        name=f"{route} ({name!r})",
+        many="%d requests ended with %s: %s",
+        why=f"{CLIENT_CLOSED_REQUEST}, because their clients hung up while they waited",
+    )
+    return Refusal(CLIENT_CLOSED_REQUEST, "The client has hung up.")
+
+
 @final
 class Watch:
-    """Looks whether the client is still there while its request waits."""
+    """Looks whether the client is still there while its request waits. Route and name are for the log."""
 
-    __slots__ = ("_gone", "_task", "gone")
+    __slots__ = ("_gone", "_name", "_route", "_task", "gone")
 
-    def __init__(self, gone: Gone | None) -> None:
+    def __init__(self, gone: Gone | None, route: str, name: str) -> None:
         self._gone = gone
+        self._route = route
+        self._name = name
         self._task: asyncio.Task[None] | None = None
         self.gone = False
 
@@ -274,7 +291,7 @@ class Watch:
                 return await pending
             finally:
                 self._task.cancel()
-        raise gone_away()
+        raise hung_up(self._route, self._name)
 
     async def ended(self) -> None:
         """Returns when this watch does not look any more: from now on, the connection is the handler's."""

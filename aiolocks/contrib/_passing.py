@@ -99,7 +99,7 @@ def _refuse_autocommit(connection: Connection) -> None:
 
 
 def _on_postgresql(connection: Connection, table: sa.Table, passage: Passage) -> None:
-    quoted = connection.dialect.identifier_preparer.format_table(table)
+    quoted = _quoted(connection, table)
     escaped = quoted.replace(":", "\\:")  # which would begin a parameter
     statement = sa.text(statement_for_postgresql(escaped, ":names", ":tokens", ":left_ms", ":nonce"))
     values = {
@@ -117,6 +117,13 @@ def _on_postgresql(connection: Connection, table: sa.Table, passage: Passage) ->
             raise
         raise refusal from error
     passage.ensure_own(quoted, rows)
+
+
+def _quoted(connection: Connection, table: sa.Table) -> str:
+    """The name of the table for a statement in text, of which SQLAlchemy does not translate the schema."""
+    preparer = connection.dialect.identifier_preparer
+    name, schema = preparer.format_table(table, use_schema=False), connection.schema_for_object(table)
+    return f"{preparer.quote_schema(schema)}.{name}" if schema else name
 
 
 def _on_sqlite(connection: Connection, table: sa.Table, passage: Passage) -> None:

@@ -14,8 +14,8 @@ from ..lock import together
 from ..lock.naming import NameTemplate, text_of
 from ..lock.options import Seconds, optional_seconds
 from ..lock.sources import log_level
-from ._holding import Gone, Watch
-from ._refusing import SOON, Conflict, Conflicting, Refusal, filled, gone_away, named, unavailable
+from ._holding import Gone, Watch, hung_up
+from ._refusing import SOON, Conflict, Conflicting, Refusal, filled, named, unavailable
 
 log: Final = get_logger("aiolocks.requests")
 
@@ -202,7 +202,7 @@ class Rate:
         """
         limit = self._limit(session, name)
         try:
-            decision = await self._ask(limit, Watch(gone))
+            decision = await self._ask(limit, gone, route, name)
         except (BackendError, SessionClosedError) as error:
             together.tell(
                 log,
@@ -221,16 +221,17 @@ class Rate:
         wait = max(SOON, math.ceil(decision.retry_after))
         raise Refusal(self._conflict.status, self._conflict.detail, retry_after=wait)
 
-    async def _ask(self, limit: RateLimit, watch: Watch) -> RateDecision:
+    async def _ask(self, limit: RateLimit, gone: Gone | None, route: str, name: str) -> RateDecision:
         if self._timeout == 0:
             return await limit.try_acquire()
+        watch = Watch(gone, route, name)
         try:
             decision = await watch.unless_gone(limit.acquire(blocking_timeout=self._timeout))
             await watch.ended()
             if not watch.gone:
                 return decision
             await decision.settle(0)  # it was admitted in the moment in which its client hung up
-            raise gone_away()
+            raise hung_up(route, name)
         except LockTimeoutError as error:
             wait = error.remaining or 0.0
             return RateDecision(allowed=False, remaining=0, retry_after=wait, reset_after=wait)

@@ -19,7 +19,7 @@ RetryAfter = Seconds | Callable[[LockTimeoutError], Seconds | None]
 
 DETAIL: Final = "Another request is working on this. Try again later."
 
-HALF_DONE: Final = "This request was ended while it was worked on; some of it may have been done."
+HALF_DONE: Final = "This request lost its lock; some or all of its work may have been done."
 
 HEALTHY: Final = "healthy"
 UNHEALTHY: Final = "the server of the locks did not answer in time, or the session is closed"
@@ -174,11 +174,6 @@ def unavailable(error: BackendError | SessionClosedError) -> Refusal:
     else:
         detail = "Nothing was done: this server is shutting down. Try again."
     return Refusal(UNAVAILABLE, detail, retry_after=SOON)
-
-
-def gone_away() -> Refusal:
-    """The answer to a client that has hung up."""
-    return Refusal(CLIENT_CLOSED_REQUEST, "The client has hung up.")
 
 
 def lost(*, begun: bool) -> Refusal:

@@ -10,7 +10,7 @@ with locks.lock("orders") as lease, psycopg.connect(url) as connection:
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from .._extras import install
 
@@ -23,8 +23,9 @@ except ModuleNotFoundError as error:
         f"aiolocks.contrib.psycopg needs psycopg: {install('psycopg')}", name=error.name
     ) from error
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from ..errors import ConfigurationError
 from ._fences import CREATE_KEY, TABLE, Passage, another_statement, on_postgresql, quoted, unreadable
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_fence_table", "fence"]
 
-_KEY = "SELECT pg_advisory_xact_lock(%s)"
+_KEY: Final = f"SELECT pg_advisory_xact_lock({CREATE_KEY})"
 
 
 def __dir__() -> list[str]:
@@ -77,13 +78,13 @@ def create_fence_table(
 
         async def make() -> None:
             async with connection.transaction():
-                await connection.execute(_KEY, [CREATE_KEY], prepare=False)
+                await connection.execute(cast("Any", _KEY), prepare=False)
                 await connection.execute(create, prepare=False)
 
         return make()
     _only(connection)
     with connection.transaction():
-        connection.execute(_KEY, [CREATE_KEY], prepare=False)
+        connection.execute(cast("Any", _KEY), prepare=False)
         connection.execute(create, prepare=False)
     return None
 
@@ -155,7 +156,10 @@ def fence(
 
         async def passing() -> None:
             try:
-                rows = await (await connection.execute(statement, values, prepare=False)).fetchall()
+                cursor: AsyncCursor[Any] = connection.cursor(row_factory=tuple_row)
+                if isinstance(cursor, AsyncRawCursor):  # it has no named placeholders
+                    cursor = AsyncCursor(connection, row_factory=tuple_row)
+                rows = await (await cursor.execute(statement, values, prepare=False)).fetchall()
             except psycopg.Error as error:
                 if (other := failed(error)) is error:
                     raise
@@ -166,7 +170,10 @@ def fence(
     _only(connection)
     _ensure_transaction(connection)
     try:
-        rows = connection.execute(statement, values, prepare=False).fetchall()
+        cursor: Cursor[Any] = connection.cursor(row_factory=tuple_row)
+        if isinstance(cursor, RawCursor):  # it has no named placeholders
+            cursor = Cursor(connection, row_factory=tuple_row)
+        rows = cursor.execute(statement, values, prepare=False).fetchall()
     except psycopg.Error as error:
         if (other := failed(error)) is error:
             raise

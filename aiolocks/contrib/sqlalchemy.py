@@ -10,7 +10,7 @@ async with Lock(redis, "orders") as lease, engine.begin() as connection:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, TypeAlias, TypeVar, cast, overload
 
 from .._extras import install
 
@@ -25,8 +25,8 @@ except ModuleNotFoundError as error:
 
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection, CursorResult
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.schema import CreateTable
 
 from ._fences import CREATE_KEY, TABLE, AnyLease, Passage, ensure_exclusive, unwritten
@@ -39,6 +39,9 @@ def __dir__() -> list[str]:
     """The public names alone."""
     return [*__all__]
 
+
+Blocking: TypeAlias = "Connection | Session | scoped_session[Any]"
+Awaited: TypeAlias = "AsyncConnection | AsyncSession | async_scoped_session[Any]"
 
 ResultT = TypeVar("ResultT")
 StatementT = TypeVar("StatementT", bound=sa.Update | sa.Delete)
@@ -76,17 +79,17 @@ _FENCE: Final = fence_table(sa.MetaData())
 
 
 @overload
-def create_fence_table(connection: Connection | Session, *, table: sa.Table | None = None) -> None: ...
+def create_fence_table(connection: Blocking, *, table: sa.Table | None = None) -> None: ...
 
 
 @overload
 def create_fence_table(
-    connection: AsyncConnection | AsyncSession, *, table: sa.Table | None = None
+    connection: Awaited, *, table: sa.Table | None = None
 ) -> Coroutine[Any, Any, None]: ...
 
 
 def create_fence_table(
-    connection: Connection | Session | AsyncConnection | AsyncSession, *, table: sa.Table | None = None
+    connection: Blocking | Awaited, *, table: sa.Table | None = None
 ) -> Coroutine[Any, Any, None] | None:
     """Makes the table that `fence` needs, if it is missing. Several processes may call this at the same time.
 
@@ -116,15 +119,15 @@ def create_fence_table(
 
 
 @overload
-def check_pooler(connection: Connection | Session) -> None: ...
+def check_pooler(connection: Blocking) -> None: ...
 
 
 @overload
-def check_pooler(connection: AsyncConnection | AsyncSession) -> Coroutine[Any, Any, None]: ...
+def check_pooler(connection: Awaited) -> Coroutine[Any, Any, None]: ...
 
 
 def check_pooler(
-    connection: Connection | Session | AsyncConnection | AsyncSession,
+    connection: Blocking | Awaited,
 ) -> Coroutine[Any, Any, None] | None:
     """Checks that no pooler can run another program's statement in place of one of this program.
 
@@ -159,7 +162,7 @@ def check_pooler(
 
 @overload
 def fence(
-    connection: Connection | Session,
+    connection: Blocking,
     *leases: AnyLease,
     names: Iterable[str] | None = None,
     table: sa.Table | None = None,
@@ -168,7 +171,7 @@ def fence(
 
 @overload
 def fence(
-    connection: AsyncConnection | AsyncSession,
+    connection: Awaited,
     *leases: AnyLease,
     names: Iterable[str] | None = None,
     table: sa.Table | None = None,
@@ -176,7 +179,7 @@ def fence(
 
 
 def fence(
-    connection: Connection | Session | AsyncConnection | AsyncSession,
+    connection: Blocking | Awaited,
     *leases: AnyLease,
     names: Iterable[str] | None = None,
     table: sa.Table | None = None,
@@ -202,8 +205,8 @@ def fence(
     - MySQL, MariaDB: two statements. Nothing ends the transaction of a suspended process.
 
     Args:
-        connection: A connection in a transaction, or a connection that begins one by itself, or a session;
-            each asynchronous or not. Of a session with several databases, give
+        connection: A connection in a transaction, or a connection that begins one by itself, or a session,
+            also a scoped one; each asynchronous or not. Of a session with several databases, give
             `session.connection(bind_arguments=…)`.
         leases: One lease or more, also of `aiolocks.sync`, in any order. Each must be of a lock that excludes
             all other holders of its name. The name of the lock is the name of its row.
@@ -303,6 +306,8 @@ def _run(
     connection: object, step: Callable[[Connection | Session], ResultT]
 ) -> Coroutine[Any, Any, ResultT] | ResultT:
     """Takes the step, at once or where it is awaited."""
+    if isinstance(connection, (scoped_session, async_scoped_session)):
+        connection = connection()
     if isinstance(connection, (AsyncConnection, AsyncSession)):
         return connection.run_sync(step)
     if isinstance(connection, (Connection, Session)):

@@ -30,7 +30,7 @@ from ..lock.clock import milliseconds
 from ..lock.ending import UNWINDING
 from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, LeaseState, Resource
-from ..lock.misuse import AsyncOnly
+from ..lock.misuse import AsyncOnly, NotEntered
 from ..lock.naming import NameTemplate, filled_in, whole
 from ..lock.notes import note
 from ..lock.options import (
@@ -1396,7 +1396,7 @@ _RUN_OF: Final = "_aiolocks_run"
 
 
 @final
-class Combiner(AsyncOnly):
+class Combiner(NotEntered, AsyncOnly):
     """Waiting that works: a caller that would have to wait leaves its work, and one does it for all.
 
     ```python
@@ -1465,6 +1465,7 @@ class Combiner(AsyncOnly):
     __slots__ = ("_name", "_settings", "_source", "_templates")
 
     _elsewhere = "make one there, with the same arguments"
+    _instead = "decorate the function that runs a batch with it, and call that function"
 
     def __init__(
         self,

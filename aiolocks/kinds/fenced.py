@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Never, cast, final
 
 from ..errors import StaleFenceError
 from ..lock.engine import Engine
+from ..lock.misuse import NotEntered
 from ..lock.options import lock_name, reject_unknown
 from ..lock.sources import Client, engine_of, source_of
 from ..transport.keys import key
@@ -64,7 +65,7 @@ def _written(raw: Any) -> tuple[Form, bytes] | None:
 
 
 @final
-class FencedRegister:
+class FencedRegister(NotEntered):
     """A value on the server that only the newest holder of a lock can write.
 
     A holder that was paused for longer than its ttl does not yet know that another task has the lock. When
@@ -93,6 +94,8 @@ class FencedRegister:
     """
 
     __slots__ = ("_name", "_source")
+
+    _instead = "call its write(value, fencing_token) or its read()"
 
     def __init__(self, client: Client, name: str, **unknown: Never) -> None:
         reject_unknown("FencedRegister", unknown)

@@ -33,6 +33,7 @@ from ..lock.again import TakeOverError
 from ..lock.clock import NEVER, milliseconds
 from ..lock.engine import Engine
 from ..lock.lease import Lease
+from ..lock.misuse import NotEntered
 from ..lock.naming import names_of_calls
 from ..lock.notes import note
 from ..lock.options import (
@@ -767,7 +768,7 @@ P = ParamSpec("P")
 
 
 @final
-class SingleFlight:
+class SingleFlight(NotEntered):
     """One caller runs the function, and all get its result: among all processes of one server and prefix.
 
     ```python
@@ -826,6 +827,8 @@ class SingleFlight:
     """
 
     __slots__ = ("__weakref__", "_keeping", "_options", "_serializer", "_source")
+
+    _instead = "call its do(key, fn), or enter its turn(key)"
 
     def __init__(
         self,

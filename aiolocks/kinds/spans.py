@@ -20,7 +20,7 @@ from ..lock.acquirable import AS_CONFIGURED, Acquirable, Pending, gives_pending
 from ..lock.clock import milliseconds
 from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, Possession, QueuePolicy, Resource
-from ..lock.misuse import no_attribute
+from ..lock.misuse import NotEntered, no_attribute
 from ..lock.options import Metadata, OnLost, Options, Seconds, lock_name, optional_seconds, reject_unknown
 from ..lock.sources import Client, source_of
 from ..transport import Granted
@@ -570,7 +570,7 @@ _EVERYTHING: Final = SpanClass("RWLock")
 
 
 @final
-class RWLock:
+class RWLock(NotEntered):
     """Many readers at a time, or one writer; beside readers one upgradable holder, which may become a writer.
 
     ```python
@@ -612,6 +612,8 @@ class RWLock:
     """
 
     __slots__ = ("_reader", "_upgradable", "_writer")
+
+    _instead = "what is acquired is its .reader, .upgradable or .writer"
 
     def __init__(
         self,
@@ -682,13 +684,6 @@ class RWLock:
     def writer(self) -> SpanLock[WriterLease]:
         """The lock of a writer, which excludes all other holders. Its lease has `downgrade()`."""
         return self._writer
-
-    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
-
-        def __getattr__(self, name: str) -> Never:
-            raise AttributeError(
-                f"RWLock has no attribute {name!r}: what is acquired is its .reader, .upgradable or .writer"
-            )
 
     def __repr__(self) -> str:
         return repr(self._reader).replace(".reader", "", 1)
@@ -785,7 +780,7 @@ class RangeUpgradableLease(RangeLease):
 
 
 @final
-class RangeLock:
+class RangeLock(NotEntered):
     """Many readers or one writer of each interval of real numbers, with the modes of `RWLock`.
 
     Holders of intervals that do not overlap do not exclude each other.
@@ -822,6 +817,8 @@ class RangeLock:
     """
 
     __slots__ = ("_client", "_name", "_options", "_span_class", "_templates")
+
+    _instead = "what is acquired is its .reader(lo, hi), .upgradable(lo, hi) or .writer(lo, hi)"
 
     def __init__(
         self,
@@ -902,14 +899,6 @@ class RangeLock:
         )
         lock._templates = self._templates  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this very module
         return lock
-
-    if not TYPE_CHECKING:  # to a type checker, there is no such attribute
-
-        def __getattr__(self, name: str) -> Never:
-            raise AttributeError(
-                f"RangeLock has no attribute {name!r}: what is acquired is its .reader(lo, hi), "
-                ".upgradable(lo, hi) or .writer(lo, hi)"
-            )
 
     def __repr__(self) -> str:
         return f"<RangeLock {self._name!r} ttl={self._options.ttl:g}>"

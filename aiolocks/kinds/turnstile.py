@@ -12,6 +12,7 @@ from ..lock.blocks import OpenBlocks, told_at_exit
 from ..lock.clock import milliseconds
 from ..lock.engine import Engine
 from ..lock.lease import Releasing
+from ..lock.misuse import AsyncOnly
 from ..lock.notes import note
 from ..lock.options import SHORTEST_TTL, Seconds, lock_name, reject_unknown, seconds
 from ..lock.shield import wait_shielded
@@ -81,7 +82,7 @@ class TurnstileSteps:
 
 
 @final
-class Turnstile:
+class Turnstile(AsyncOnly):
     """Numbers the callers that come within a window of time: 1 for the winner, 2, 3, … for the rest.
 
     The first task that enters begins the window and does the work. The other tasks know from their numbers
@@ -118,6 +119,8 @@ class Turnstile:
     """
 
     __slots__ = ("__weakref__", "_entered", "_name", "_source", "_window")
+
+    _elsewhere = "make one there, with the same arguments"
 
     def __init__(self, client: Client, name: str, *, window: Seconds = 2.0, **unknown: Never) -> None:
         reject_unknown("Turnstile", unknown)

@@ -18,6 +18,7 @@ from ..lock.acquirable import Pending, gives_pending
 from ..lock.clock import milliseconds
 from ..lock.engine import Engine
 from ..lock.lease import Binding, Lease, Possession, QueuePolicy, Resource
+from ..lock.misuse import NotEntered
 from ..lock.options import (
     SHORTEST_TTL,
     Metadata,
@@ -621,7 +622,7 @@ def whole_places(waiting: object) -> int | None:
 
 
 @final
-class UniqueJob:
+class UniqueJob(NotEntered):
     """One job at a time under a key, among all processes. A further call is a duplicate, and does not run.
 
     Used in the worker only: one call runs, `waiting` calls wait, and all other calls are duplicates. The
@@ -671,6 +672,8 @@ class UniqueJob:
     """
 
     __slots__ = ("__weakref__", "_settings", "_source")
+
+    _instead = "enter its run() or its perform(ticket)"
 
     def __init__(
         self,

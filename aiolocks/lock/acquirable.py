@@ -102,7 +102,7 @@ class Pending(AsyncOnly, Coroutine[Any, Any, LeaseT_co], Generic[LeaseT_co]):
     def __await__(self) -> Generator[Any, Any, LeaseT_co]:
         lease = yield from self._begin().__await__()
         if lease is not None:
-            lease.acquired_by(_this_task())
+            lease.acquired_by(_this_task(), self._maker)
         return lease
 
     # -- as a coroutine: what a task calls

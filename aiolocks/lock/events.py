@@ -461,6 +461,13 @@ class Events:
             within(lease.context)(_tell, hooks, _of(lease, seconds))
 
     def abandoned(self, kind: str, name: str, *, context: Context | None = None) -> None:
+        # Python hides the `ResourceWarning` by default, and the program may take the name for held.
+        within(context)(
+            together.tell,
+            *(log, logging.WARNING, "%s %r was dropped without a release; its ttl frees it", kind, name),
+            name=f"{kind} {name!r}",
+            many="%d leases were dropped without a release; their ttl frees them%s: %s",
+        )
         if hooks := self._hooks["on_abandoned"]:
             within(context)(_tell, hooks, LockEvent(kind=kind, name=name))
 

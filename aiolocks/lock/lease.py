@@ -691,6 +691,7 @@ class Possession(BodyScope, Releasing, Claim):
         done: Resolved once, when the acquire has ended; None once its task knows.
         end: How it has ended; None: it has not.
         given_back: Its release was sent after it was lost.
+        maker: The task that has called `acquire()`, if it is another one than `acquirer`.
         request: Its first one, until that is answered.
         seizes: It is taken from its holder by force.
         started: Loop time at which the acquire began.
@@ -715,6 +716,7 @@ class Possession(BodyScope, Releasing, Claim):
     end: End | None = None
     given_back = False
     holders = ()  # as of `Acquiring`
+    maker: ref[asyncio.Task[Any]] | None = None
     request: Request[Answer] | None = None
     seizes = False
     stage = Stage.ASKING  # as of `Acquiring`, while there is no waiter
@@ -1284,13 +1286,16 @@ class Possession(BodyScope, Releasing, Claim):
     def left_by(self, closer: asyncio.Task[Any] | None) -> bool:
         """Whether no code works under it: there is no body, and the task that has got it is done, or waits.
 
+        So is the one that has called `acquire()`: it goes on with the lease where the other one is a wrapper,
+        as Sentry and OpenTelemetry put one around the coroutine of each task.
+
         Args:
             closer: The task that waits for the end of the session.
         """
         if self.task is not None or self.acquirer is None or self.overdue:
             return False
-        task = self.acquirer()
-        return task is None or task.done() or task is closer
+        tasks = self.acquirer(), None if self.maker is None else self.maker()
+        return all(task is None or task.done() or task is closer for task in tasks)
 
     def release_ended(self) -> asyncio.Future[None] | None:
         """A future for the end of the release that was sent; None if it has ended."""
@@ -1402,9 +1407,18 @@ class Lease(AsyncOnly):
             return False
         return possession.watch is not None or possession.state is LeaseState.LOST
 
-    def acquired_by(self, task: ref[asyncio.Task[Any]] | None) -> None:
-        """That task has got it, to use it without a body; None: it is not known which. For the library."""
+    def acquired_by(
+        self, task: ref[asyncio.Task[Any]] | None, maker: ref[asyncio.Task[Any]] | None = None
+    ) -> None:
+        """That task has got it, to use it without a body; None: it is not known which. For the library.
+
+        Args:
+            task: The task that has awaited it.
+            maker: The task that has called `acquire()`, which may use it, too.
+        """
         self._possession.acquirer = task
+        if maker is not task and maker is not None:
+            self._possession.maker = maker
 
     @property
     def _names(self) -> tuple[str, ...]:

@@ -111,6 +111,26 @@ class AsyncOnly:
         return ""
 
 
+class NotEntered:
+    """Not entered itself: says what is, to `async with`, to `with`, and to an attribute of a lock."""
+
+    __slots__ = ()
+
+    _instead: ClassVar[str]  # what a program takes in its place
+
+    if not TYPE_CHECKING:  # to a type checker, there are no such methods
+
+        def __aenter__(self) -> Never:
+            raise TypeError(f"{self!r} is not entered itself: {self._instead}")
+
+        def __aexit__(self, *_: object) -> None: ...  # asked for before the other is called
+
+        __enter__, __exit__ = __aenter__, __aexit__
+
+        def __getattr__(self, name: str) -> Never:
+            raise no_attribute(self, name, self._instead)
+
+
 def running_loop() -> asyncio.AbstractEventLoop:
     """The event loop that runs.
 

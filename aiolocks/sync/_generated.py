@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypeVar, f
 from ..kinds.serializers import JSON
 from ..lock.acquirable import AS_CONFIGURED
 from ..lock.options import reject_unknown
-from .described import Described, kind
+from .described import Described, NotEntered, kind
 from .functions import (
     Amounts,
     BaseCombiner,
@@ -631,7 +631,7 @@ class Leadership(BaseLeadership[Term], Lock[Term]):
 
 
 @final
-class UniqueJob(Described):
+class UniqueJob(NotEntered):
     """One job at a time under a key, among all processes. A further call is a duplicate, and does not run.
 
     For threads; see `aiolocks.UniqueJob`.
@@ -1319,7 +1319,7 @@ class Limits(Lock[Lease]):
 
 
 @final
-class RWLock(Described):
+class RWLock(NotEntered):
     """Many readers at a time, or one writer; beside readers one upgradable holder, which may become a writer.
 
     For threads; see `aiolocks.RWLock`.
@@ -1353,7 +1353,7 @@ class RWLock(Described):
 
 
 @final
-class RangeLock(Described):
+class RangeLock(NotEntered):
     """Many readers or one writer of each interval of real numbers, with the modes of `RWLock`.
 
     For threads; see `aiolocks.RangeLock`.
@@ -1483,7 +1483,7 @@ class Latch(Described):
 
 
 @final
-class FencedRegister(Described):
+class FencedRegister(NotEntered):
     """A value on the server that only the newest holder of a lock can write.
 
     For threads; see `aiolocks.FencedRegister`.

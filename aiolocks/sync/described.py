@@ -7,12 +7,13 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Never, Self, TypeVar, cast
 
 from .. import Session as AsyncSession
 from .. import __getattr__ as _public
 from .._logs import get_logger
 from .._tasks import empty_context
+from ..lock.misuse import no_attribute
 from .leases import LeaseT, OnLost
 from .link import Link
 from .loopthread import Errand, LoopThread, nothing
@@ -159,6 +160,23 @@ class Described(SyncOnly):
 
     def __repr__(self) -> str:
         return f"<sync {repr(self._it)[1:]}"
+
+
+class NotEntered(Described):
+    """What is not entered itself, for threads."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # to a type checker, there are no such methods
+
+        def __enter__(self) -> Never:
+            self._it.__enter__()  # which says what is entered in its place
+
+        def __exit__(self, *_: object) -> None: ...  # `with` asks for it before it calls the other
+
+        def __getattr__(self, name: str) -> Never:
+            private = name.startswith("_")  # one that is not set yet, or that a protocol looks for
+            raise no_attribute(self, name, "" if private else self._it._instead)  # noqa: SLF001 - of what it describes
 
 
 async def in_thread(what: str, name: str, work: Callable[[], R], *, until_it_ends: bool = False) -> R:

@@ -35,7 +35,7 @@ from ..lock.acquirable import AS_CONFIGURED
 from ..lock.naming import names_of_calls
 from ..lock.notes import note
 from ..lock.options import Seconds, seconds
-from .described import Described, in_thread, kind
+from .described import Described, NotEntered, in_thread, kind
 from .leases import BaseLease
 from .link import Link
 from .locks import BaseLock
@@ -319,7 +319,7 @@ async def _end(passage: Any, exc: BaseException | None) -> None:
 # -- Combiners.
 
 
-class BaseCombiner(Described):
+class BaseCombiner(NotEntered):
     """A combiner for threads: the function that runs a batch is a plain one, in a thread of its own."""
 
     __slots__ = ()
@@ -400,7 +400,7 @@ def times_in_thread(
     return called, {**times, "keep": told}
 
 
-class BaseSingleFlight(Described):
+class BaseSingleFlight(NotEntered):
     """Single flights for threads: the thread that asks first calls its function."""
 
     __slots__ = ()

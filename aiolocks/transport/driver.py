@@ -50,8 +50,8 @@ def closed(why: str) -> Exception:
 
 
 def silent(seconds: float) -> Exception:
-    """The silence of a server."""
-    return driver.TimeoutError(f"no reply for {seconds:g} s")
+    """The silence of a server, which may have lasted longer when a caller is told of it."""
+    return driver.TimeoutError(f"no reply for {seconds:g} s or more")
 
 
 CONNECT_TIMEOUT: Final = 5.0

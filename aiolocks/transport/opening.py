@@ -17,7 +17,7 @@ from .hearing import OnRung, Wakeup, Wakeups
 from .keys import key, parse
 from .libraries import REDIS, library_of
 from .outages import Outage, Outages
-from .request import Request, Transport
+from .request import Request, Transport, lua_sections
 from .steps.listening import trial
 from .tls import Connecting
 from .tokens import follow
@@ -147,8 +147,10 @@ def open_transport(
     tried out.
 
     Raises:
-        ConfigurationError: A wakeup was asked for by name that this client cannot have, or RESP3.
+        ConfigurationError: A wakeup was asked for by name that this client cannot have, or RESP3. Or the
+            scripts are missing.
     """
+    lua_sections()  # first: a request that cannot be written would be taken for an outage
     if is_cluster(client):
         return _clustered(
             client, loop, prefix=prefix, session=session, wakeup=wakeup, dialect=dialect, on_rung=on_rung

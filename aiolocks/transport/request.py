@@ -12,7 +12,6 @@ import math
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast, final
 
 from .._tasks import empty_context
@@ -25,18 +24,29 @@ if TYPE_CHECKING:
 
 # -- The steps in Lua: a file of `aiolocks/lua` for each family, with a section for each step.
 
-_LUA: Final = Path(__file__).parents[1] / "lua"
 _SECTION: Final = b"\n--# "
 
 
 @cache
 def lua_sections() -> dict[str, bytes]:
-    """The text of each section, by its name, which stands in the line before it: `--# lock_acquire`."""
+    """The text of each section, by its name, which stands in the line before it: `--# lock_acquire`.
+
+    Raises:
+        ConfigurationError: The package has been packed without them.
+    """
+    from importlib import resources  # noqa: PLC0415 - takes milliseconds, and is not needed by an import
+
     sections: dict[str, bytes] = {}
-    for path in _LUA.glob("*.lua"):
+    folder = resources.files("aiolocks").joinpath("lua")  # which may be in an archive
+    for path in folder.iterdir() if folder.is_dir() else ():
         for section in path.read_bytes().split(_SECTION)[1:]:
             name, _, text = section.partition(b"\n")
             sections[name.decode()] = text
+    if not sections:
+        raise ConfigurationError(
+            "this program was packed without the folder aiolocks/lua, which has the scripts for the server: "
+            "pack it too (PyInstaller: --collect-data aiolocks)"
+        )
     return sections
 
 

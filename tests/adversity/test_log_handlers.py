@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -84,3 +85,34 @@ def test_a_logger_that_was_configured_before_has_its_class_and_is_changed_once()
     get_logger("aiolocks.session")
     assert vars(log)["handle"] is handle
     assert handle.args[0].__func__ is logging.Logger.handle
+
+
+class Interceptor(logging.Handler):
+    """As loguru's documentation has it: it looks for who has logged behind the frames of `logging`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        frame, depth = inspect.currentframe(), 0
+        while frame and (depth == 0 or frame.f_code.co_filename == logging.__file__):
+            frame = frame.f_back
+            depth += 1
+        assert frame is not None
+        self.found.append((frame.f_code.co_filename, record.pathname))
+
+
+async def test_a_handler_finds_who_has_logged(redis: Redis) -> None:
+    logger, interceptor = logging.getLogger("aiolocks"), Interceptor()
+    level = logger.level
+    logger.addHandler(interceptor)
+    logger.setLevel(logging.DEBUG)
+    try:
+        async with Lock(redis, "name"):
+            pass
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(interceptor)
+    assert interceptor.found
+    assert all(found == said for found, said in interceptor.found)

@@ -255,6 +255,29 @@ async def test_a_flush_in_the_midst_of_a_run_ends_it_and_it_is_not_run_again(
     assert crew.ticks[0] not in crew.ended
 
 
+async def test_a_run_that_ended_while_the_server_lost_its_data_was_not_cancelled(
+    own_server, connect: Connect, caplog
+) -> None:
+    server = await own_server()
+    async with Session(connect(server)) as session:
+        schedule, begun, killed = Schedule(session, "a", every=1), asyncio.Event(), asyncio.Event()
+
+        @schedule
+        async def job(tick: Tick) -> None:
+            begun.set()
+            await killed.wait()
+
+        async with schedule:
+            await begun.wait()
+            server.kill()
+            await eventually(lambda: "is away since" in caplog.text)
+            killed.set()
+            await asyncio.sleep(0.1)  # the job ends, and its release finds no server
+            await server.start()
+            await eventually(lambda: "has ended, but its lease was lost" in caplog.text)
+    assert "was cancelled" not in caplog.text
+
+
 async def test_a_server_that_is_away_is_waited_for(own_server, connect: Connect, caplog) -> None:
     server = await own_server()
     crew, session = Crew(misfire="all"), Session(connect(server), command_timeout=0.3)

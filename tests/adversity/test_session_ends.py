@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -66,6 +66,15 @@ async def taken(acquire: Awaitable[Any]) -> Any:
 
     async def take() -> Any:
         return await acquire
+
+    return await asyncio.create_task(take())
+
+
+async def taken_all_by_itself(session: Session, name: str) -> Lease:
+    """As `taken`; that task has also called `acquire()`."""
+
+    async def take() -> Lease:
+        return await Lock(session, name).acquire()
 
     return await asyncio.create_task(take())
 
@@ -137,6 +146,28 @@ async def test_the_next_waiter_enters_at_once(connect: Connect, redis: Redis) ->
     assert lease.state is LeaseState.RELEASED
 
 
+def wrapping(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any
+) -> asyncio.Task[Any]:
+    """A factory of tasks as Sentry's integration sets one; OpenTelemetry's wraps coroutines alike."""
+
+    async def wrapper() -> Any:
+        return await work
+
+    return asyncio.Task(wrapper(), loop=loop, **options)
+
+
+@pytest.fixture(params=["plain", "wrapped"])
+async def tasks_are(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    loop: Any = asyncio.get_running_loop()
+    before = loop.get_task_factory()
+    if request.param == "wrapped":
+        loop.set_task_factory(wrapping)
+    yield
+    loop.set_task_factory(before)
+
+
+@pytest.mark.usefixtures("tasks_are")
 @pytest.mark.parametrize("how", ["create_task", "wait_for", "gather", "timeout"])
 async def test_an_acquire_that_is_a_task_of_its_own_is_of_the_one_that_made_it(
     connect: Connect, redis: Redis, others: Any, how: str
@@ -346,7 +377,7 @@ async def test_the_end_of_its_own_task_leaves_nothing_held(
 ) -> None:
     """As the end of `asyncio.run` does it: every task of the loop is cancelled, the one that closes too."""
     session = Session(connect())
-    leases = [await taken(Lock(session, str(number)).acquire()) for number in range(3)]
+    leases = [await taken_all_by_itself(session, str(number)) for number in range(3)]
     closing = asyncio.create_task(session.aclose())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -360,7 +391,7 @@ async def test_the_end_of_its_own_task_leaves_nothing_held(
 
 async def test_the_order_of_two_that_close(connect: Connect, redis: Redis) -> None:
     session = Session(connect())
-    leases = [await Lock(session, "a").acquire(), await taken(Lock(session, "b").acquire())]
+    leases = [await Lock(session, "a").acquire(), await taken_all_by_itself(session, "b")]
     await asyncio.gather(session.aclose(), session.aclose())
     assert [lease.state for lease in leases] == [
         LeaseState.LOST,

@@ -274,7 +274,7 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
         answer = await client.get(f"{url}/{path}")
         assert (answer.status, await answer.json()) == (
             500,
-            {"detail": "This request was ended while it was worked on; some of it may have been done."},
+            {"detail": "This request lost its lock; some or all of its work may have been done."},
         )
         assert isinstance(ended[0], asyncio.CancelledError)
         assert (await client.get(f"{url}/ends")).status == 500
@@ -399,8 +399,13 @@ async def test_what_is_streamed_is_written_under_the_lock(
 
 @pytest.mark.parametrize("handler_cancellation", [False, True])
 async def test_who_hangs_up_leaves_the_queue(
-    app: web.Application, holder: Any, waiting: Any, handler_cancellation: bool
+    app: web.Application,
+    holder: Any,
+    waiting: Any,
+    caplog: pytest.LogCaptureFixture,
+    handler_cancellation: bool,
 ) -> None:
+    caplog.set_level("INFO", "aiolocks.requests")
     ran: list[bytes] = []
 
     @locked("it", blocking_timeout=None)
@@ -423,6 +428,10 @@ async def test_who_hangs_up_leaves_the_queue(
             assert not ran
             done.set()
             assert await staying.status() == 200
+        if not handler_cancellation:  # else aiohttp itself ends them
+            for route in ("POST /", "GET /"):
+                await eventually(lambda route=route: route in caplog.text)
+            assert "ended with 499" in caplog.text
     assert ran == [b'{"a":1}']
 
 

@@ -67,6 +67,7 @@ from aiolocks.contrib.fastapi import (
     session_of,
 )
 from tests.conftest import Connect, OwnServer
+from tests.contrib.asgi import ReadsFirst
 from tests.contrib.serving import HalfClient, uvicorn_serves
 from tests.support.spoiling import spoil
 from tests.support.waiting import eventually
@@ -716,7 +717,7 @@ async def test_a_lost_lease_cancels_the_handler_and_answers(
             answer = await http.post(f"{url}/{path}")
             assert answer.status_code == 500
             assert answer.json() == {
-                "detail": "This request was ended while it was worked on; some of it may have been done."
+                "detail": "This request lost its lock; some or all of its work may have been done."
             }
             assert isinstance(ended.pop(), asyncio.CancelledError)
         assert (await http.post(f"{url}/ends")).status_code == 500
@@ -924,8 +925,15 @@ async def test_one_of_several_kinds(app: FastAPI, http: httpx.AsyncClient) -> No
     ],
 )
 async def test_who_hangs_up_leaves_the_queue(
-    app: FastAPI, holder: Any, waiting: Any, request_line: str, body: bytes | None, middleware: bool
+    app: FastAPI,
+    holder: Any,
+    waiting: Any,
+    caplog: pytest.LogCaptureFixture,
+    request_line: str,
+    body: bytes | None,
+    middleware: bool,
 ) -> None:
+    caplog.set_level("INFO", "aiolocks.requests")
     ran: list[object] = []
     answers: list[int] = []
 
@@ -961,6 +969,9 @@ async def test_who_hangs_up_leaves_the_queue(
         if middleware:
             await eventually(lambda: len(answers) == 2)
             assert sorted(answers) == [200, 499]
+        # uvicorn writes no line for such a request
+        told = f"{request_line} ended with 499: its client hung up while it waited for 'it'"
+        await eventually(lambda: caplog.text.count(told) == 1)
     assert len(ran) == 1
 
 
@@ -1009,8 +1020,15 @@ async def test_nothing_of_the_body_is_lost_while_it_waits(
     ],
 )
 async def test_only_a_body_that_there_is_not_is_read(
-    session: Session, version: str, method: str, headers: dict[str, str], watched: bool
+    session: Session,
+    caplog: pytest.LogCaptureFixture,
+    version: str,
+    method: str,
+    headers: dict[str, str],
+    watched: bool,
 ) -> None:
+    caplog.set_level("INFO", "aiolocks.requests")
+
     async def receive() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
@@ -1019,6 +1037,7 @@ async def test_only_a_body_that_there_is_not_is_read(
         with pytest.raises(HTTPException) as refused:
             await anext(Locked("it").hold(connection=request, session=session))
         assert refused.value.status_code == 499
+        await eventually(lambda: "its client hung up while it waited for 'it'" in caplog.text)
         assert session.statistics().acquisitions == 0
     else:
         async for lease in Locked("it").hold(connection=request, session=session):
@@ -1040,6 +1059,31 @@ async def test_a_body_read_first_lets_it_be_watched(app: FastAPI, holder: Any, w
             await waiting(1)
             client.hang_up()
             await waiting(0)
+
+
+@pytest.mark.leaves_keys  # those of a limit
+async def test_a_middleware_that_gives_the_body_again_and_again_stops_nothing(
+    app: FastAPI, http: httpx.AsyncClient, holder: Any, waiting: Any
+) -> None:
+    """The client cannot be watched then."""
+    app.add_middleware(ReadsFirst)
+
+    @app.get("/bare", dependencies=[Locked("it", blocking_timeout=10)])
+    async def bare() -> int:
+        return 1
+
+    @app.post("/json", dependencies=[RateLimited("it", 1, per=0.1, blocking_timeout=10), Locked("it")])
+    async def json(about: dict[str, int]) -> dict[str, int]:
+        return about
+
+    async with asyncio.timeout(20), uvicorn_serves(app) as url:
+        done = await holder("it")
+        asked = asyncio.create_task(http.get(f"{url}/bare"))
+        await waiting(1)
+        done.set()
+        assert (await asked).json() == 1
+        for number in range(2):
+            assert (await http.post(f"{url}/json", json={"a": number})).json() == {"a": number}
 
 
 # -- the session

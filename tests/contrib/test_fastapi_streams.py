@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import io
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable
@@ -492,15 +493,18 @@ async def test_depends_holds_it_until_the_background_tasks_are_done(app: FastAPI
 
 
 @pytest.mark.parametrize("answers", ["async", "def"])
-async def test_depends_holds_it_until_the_body_of_an_answer_has_ended(app: FastAPI, answers: str) -> None:
+@each_kind
+async def test_depends_holds_it_until_the_body_of_an_answer_has_ended(
+    app: FastAPI, answers: str, sync: bool
+) -> None:
     """Also where the client hangs up, and nothing else would close the body."""
     handler = Handler(app, big=True)
 
     async def later() -> StreamingResponse:
-        return StreamingResponse(handler.streams())
+        return StreamingResponse(handler.endpoint(sync=sync)())
 
     def at_once() -> StreamingResponse:
-        return StreamingResponse(handler.streams())
+        return StreamingResponse(handler.endpoint(sync=sync)())
 
     app.get("/", dependencies=[Depends(HOLDS["Locked"])])(later if answers == "async" else at_once)
     async with served(app) as client:
@@ -513,17 +517,24 @@ async def test_depends_holds_it_until_the_body_of_an_answer_has_ended(app: FastA
 
 
 async def test_depends_changes_no_other_answer(app: FastAPI) -> None:
+    letters = io.BytesIO(b"a\nb\n")
+
     async def returns() -> dict[str, int]:
         return {"number": 1}
+
+    async def sends() -> StreamingResponse:
+        letters.seek(0)
+        return StreamingResponse(letters)
 
     def returns_items() -> Any:
         return (number for number in range(3))  # which FastAPI makes a list of
 
-    for path, endpoint in (("/dict", returns), ("/items", returns_items)):
+    for path, endpoint in (("/dict", returns), ("/items", returns_items), ("/file", sends)):
         app.get(path, dependencies=[Depends(HOLDS["Locked"])])(endpoint)
     async with served(app) as client:
         assert (await client.get("/dict")).json() == {"number": 1}
         assert (await client.get("/items")).json() == [0, 1, 2]
+        assert [(await client.get("/file")).text for _ in range(2)] == ["a\nb\n"] * 2
 
 
 @pytest.mark.leaves_keys  # those of a limit

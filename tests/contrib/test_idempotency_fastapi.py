@@ -16,8 +16,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from aiolocks import Lock, Session
-from aiolocks.contrib.fastapi import Locked, RateLimited, current_session, session_lifespan
+from aiolocks import Lease, Limits, Lock, Session, ensure_held
+from aiolocks.contrib.fastapi import (
+    Limited,
+    Locked,
+    RateLimited,
+    current_session,
+    session_lifespan,
+)
 from aiolocks.contrib.idempotency import IdempotencyMiddleware
 from aiolocks.contrib.idempotency.fastapi import idempotent_route
 from tests.contrib.ledgers import METADATA, PAYMENTS, database, payments, store_of
@@ -270,6 +276,125 @@ async def test_a_replay_asks_the_dependencies_first(
     if isinstance(may, Yielding):
         assert may.left == may.asked - 2
     assert await session.inspect() == []
+
+
+async def everybody() -> dict[str, int]:
+    return {"all": 1}
+
+
+ORDER = Locked("order", blocking_timeout=0)
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [ORDER, Depends(ORDER), Limited("order", everybody)],
+    ids=["Locked", "Depends(Locked)", "Limited"],
+)
+@pytest.mark.parametrize("where", ["route", "include"])
+async def test_a_replay_holds_what_a_dependency_takes(session: Session, where: Where, holds: Any) -> None:
+    taken: list[str] = []
+    limited = isinstance(holds, Limited)
+
+    async def check(lease: Annotated[Lease, holds]) -> None:
+        lease.ensure_held()
+        taken.append(lease.name)
+
+    async def below(checked: Annotated[None, Depends(check)]) -> None: ...
+
+    def there(place: Where) -> list[Any]:
+        return [holds, Depends(below)] if place == where else []
+
+    router = APIRouter(route_class=idempotent_route(scope=of_request))
+
+    @router.post("/payments", dependencies=there("route"))
+    async def pay() -> str:
+        return "paid"
+
+    app = FastAPI()
+    app.dependency_overrides[current_session] = lambda: session
+    app.include_router(router, prefix="/shop", dependencies=there("include"))
+    async with client_of(app) as client:
+        answers = [await client.post("/shop/payments", headers=KEY) for _ in range(3)]
+        assert [(answer.status_code, answer.json()) for answer in answers] == [(200, "paid")] * 3
+        assert taken == ["order"] * 3
+        assert session.statistics().leases_held == 0
+        async with Limits(session, "order", {"all": 1}) if limited else Lock(session, "order"):
+            assert (await client.post("/shop/payments", headers=KEY)).status_code == (503 if limited else 423)
+
+
+@pytest.mark.leaves_keys  # those of a limit
+@pytest.mark.parametrize("where", ["scope", "route"])
+async def test_a_replay_waits_for_its_turn(session: Session, where: str) -> None:
+    """And meanwhile for a hang-up, without which its body would be all that it ever hears."""
+    turn = RateLimited("payments", 1, per=0.2, blocking_timeout=10)
+
+    async def who(_: Annotated[None, turn]) -> str:
+        return "me"
+
+    router = APIRouter(route_class=idempotent_route(scope=who if where == "scope" else of_request))
+
+    @router.post("/payments", dependencies=[turn] if where == "route" else [])
+    async def pay() -> str:
+        return "paid"
+
+    serving = uvicorn_serves(app_of(router, session))
+    async with asyncio.timeout(20), serving as url, httpx.AsyncClient(base_url=url) as client:
+        answers = [await client.post("/shop/payments", headers=KEY) for _ in range(3)]
+    assert [(answer.status_code, answer.json()) for answer in answers] == [(200, "paid")] * 3
+
+
+async def test_a_replay_whose_client_hangs_up_leaves_the_queue(session: Session) -> None:
+    async def check(lease: Annotated[Lease, Locked("order", blocking_timeout=None)]) -> None: ...
+
+    router = APIRouter(route_class=idempotent_route(scope=of_request))
+
+    @router.post("/payments", dependencies=[Depends(check)])
+    async def pay() -> str:
+        return "paid"
+
+    serving = uvicorn_serves(app_of(router, session))
+    async with asyncio.timeout(20), serving as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.post("/shop/payments", headers=KEY)).json() == "paid"
+        async with Lock(session, "order"):
+            replay = asyncio.create_task(client.post("/shop/payments", headers=KEY))
+            await eventually(lambda: session.statistics().waiters == 1)
+            replay.cancel()
+            await eventually(lambda: session.statistics().waiters == 0)
+
+
+async def test_a_dependency_may_make_requests_in_this_process(session: Session) -> None:
+    """Whatever routes they are for: these say nothing of the request for which they are made."""
+    may, held = True, []
+    asked = APIRouter(route_class=idempotent_route(scope=of_request))
+
+    @asked.get("/may", dependencies=[Locked("may")])
+    async def says() -> bool:
+        held.append(ensure_held("may").name)
+        return may
+
+    authority = client_of(app_of(asked, session))
+
+    async def check() -> None:
+        if not (await authority.get("/shop/may")).json():
+            raise HTTPException(409, "not any more")
+
+    router = APIRouter(route_class=idempotent_route(scope=of_request))
+
+    @router.post("/payments", dependencies=[Depends(check)])
+    async def pay() -> str:
+        return "paid"
+
+    async with client_of(app_of(router, session)) as client, authority:
+
+        async def post(key: str) -> int:
+            return (await client.post("/shop/payments", headers={"Idempotency-Key": key})).status_code
+
+        assert [await post("a"), await post("a")] == [200, 200]
+        may = False
+        assert [await post("a"), await post("b")] == [409, 409]
+        may = True
+        assert [await post("a"), await post("b")] == [200, 200]
+    assert held == ["may"] * 6
 
 
 async def test_a_dependency_with_the_stores_session_can_be_asked_again(

@@ -102,7 +102,10 @@ async def test_a_request_may_wait_for_its_turn(shop: FastAPI, session: Session) 
         await asyncio.gather(*ahead)
 
 
-async def test_a_request_whose_client_hangs_up_gives_up_its_place(session: Session) -> None:
+async def test_a_request_whose_client_hangs_up_gives_up_its_place(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "aiolocks.requests")
     app, ran = FastAPI(lifespan=session_lifespan(session)), []
 
     @app.get("/", dependencies=[RateLimited("all", 1, per=60, blocking_timeout=None)])
@@ -117,10 +120,14 @@ async def test_a_request_whose_client_hangs_up_gives_up_its_place(session: Sessi
         await eventually(lambda: has(waiters, 1))
         client.hang_up()
         await eventually(lambda: has(waiters, 0))
+        await eventually(lambda: "GET / ended with 499: its client hung up" in caplog.text)
     assert not ran
 
 
-async def test_aiohttp_a_request_whose_client_hangs_up_gives_up_its_place(session: Session) -> None:
+async def test_aiohttp_a_request_whose_client_hangs_up_gives_up_its_place(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "aiolocks.requests")
     app, ran = web.Application(), []
 
     @rate_limited("all", 1, per=60, blocking_timeout=None)
@@ -138,6 +145,7 @@ async def test_aiohttp_a_request_whose_client_hangs_up_gives_up_its_place(sessio
         await eventually(lambda: has(waiters, 1))
         client.hang_up()
         await eventually(lambda: has(waiters, 0))
+        await eventually(lambda: "GET / ended with 499: its client hung up" in caplog.text)
     assert not ran
 
 

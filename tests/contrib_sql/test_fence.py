@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+)
+from sqlalchemy.orm import scoped_session, sessionmaker
 
 from aiolocks import Lock, LockLostError, MultiLock, Session, StaleFenceError
 from aiolocks.contrib.sqlalchemy import fence
@@ -223,6 +230,27 @@ async def test_sessions_of_the_orm(engine: AsyncEngine, late: Late) -> None:
     with pytest.raises(StaleFenceError):
         async with AsyncSession(engine) as orm, orm.begin():
             await fence(orm, early)
+    assert await writers(engine) == ["later"]
+
+
+async def test_scoped_sessions_of_the_orm(
+    engine: AsyncEngine, blocking_engine: sa.Engine, late: Late
+) -> None:
+    """As Flask-SQLAlchemy's `db.session` is one."""
+    early, later = await late("orders")
+    scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+    await fence(scoped, later)
+    await write(scoped(), "orders", "later")
+    await scoped.commit()
+    with pytest.raises(StaleFenceError):
+        await fence(scoped, early)
+    await scoped.remove()
+    of_threads = scoped_session(sessionmaker(blocking_engine))
+    fence(of_threads, later)
+    of_threads.commit()
+    with pytest.raises(StaleFenceError):
+        fence(of_threads, early)
+    of_threads.remove()
     assert await writers(engine) == ["later"]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg import rows
 from sqlalchemy.orm import Session as OrmSession
 
 import aiolocks.sync
@@ -109,6 +111,56 @@ async def test_a_table_in_a_schema_and_names(connection: psycopg.Connection[Any]
     fences.create_fence_table(connection, table="100%.fence")
     fences.fence(connection, lease, names=["b", "a"], table="100%.fence")
     assert connection.execute('SELECT name FROM "100%".fence ORDER BY name').fetchall() == [("a",), ("b",)]
+
+
+@dataclass
+class Book:
+    """What a program makes of its own rows."""
+
+    id: int
+
+
+FACTORIES: dict[str, tuple[Any, Any]] = {
+    "dicts": (rows.dict_row, rows.dict_row),
+    "scalars": (rows.scalar_row, rows.scalar_row),
+    "objects": (rows.class_row(Book), rows.class_row(Book)),
+}
+
+
+@pytest.mark.parametrize("shape", FACTORIES)
+async def test_whatever_a_program_makes_of_its_rows(dsn: str, late: Late, shape: str) -> None:
+    early, later = await late("orders")
+    blocking, awaited = FACTORIES[shape]
+    with psycopg.connect(dsn, row_factory=blocking) as connection:
+        fences.create_fence_table(connection)
+        fences.fence(connection, later)
+        connection.commit()
+        with pytest.raises(StaleFenceError):
+            fences.fence(connection, early)
+    async with await psycopg.AsyncConnection.connect(dsn, row_factory=awaited) as connection_:
+        await fences.create_fence_table(connection_)
+        await fences.fence(connection_, later)
+        await connection_.commit()
+        with pytest.raises(StaleFenceError):
+            await fences.fence(connection_, early)
+
+
+@pytest.mark.parametrize("kind", ["ClientCursor", "RawCursor"])
+async def test_whatever_cursors_a_connection_makes(dsn: str, late: Late, kind: str) -> None:
+    early, later = await late("orders")
+    with psycopg.connect(dsn, cursor_factory=getattr(psycopg, kind)) as connection:
+        fences.create_fence_table(connection)
+        fences.fence(connection, later)
+        connection.commit()
+        with pytest.raises(StaleFenceError):
+            fences.fence(connection, early)
+    factory = getattr(psycopg, f"Async{kind}")
+    async with await psycopg.AsyncConnection.connect(dsn, cursor_factory=factory) as connection_:
+        await fences.create_fence_table(connection_)
+        await fences.fence(connection_, later)
+        await connection_.commit()
+        with pytest.raises(StaleFenceError):
+            await fences.fence(connection_, early)
 
 
 # -- The leases of threads.

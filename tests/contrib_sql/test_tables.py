@@ -11,6 +11,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
 
+from aiolocks import StaleFenceError
 from aiolocks.contrib import asyncpg as with_asyncpg
 from aiolocks.contrib._fences import Passage
 from aiolocks.contrib._passing import statements_for_mysql
@@ -52,6 +53,27 @@ async def test_it_can_have_another_name(pg_engine: AsyncEngine, late: Late, sche
         await create_fence_table(connection, table=table)
         await fence(connection, lease, table=table)
         assert (await connection.execute(sa.select(table.c.token))).all() == [(lease.fencing_token,)]
+        await connection.rollback()
+
+
+@pytest.mark.parametrize("schema", [None, "of_all"])
+async def test_each_tenant_can_have_its_own(pg_engine: AsyncEngine, late: Late, schema: str | None) -> None:
+    """By SQLAlchemy's translation of schemas: the fence passes the table that was made, and no other."""
+    early, later = await late("orders")
+    table = fence_table(sa.MetaData(), schema=schema)
+    async with pg_engine.connect() as connection:
+        for tenant in ("tenant a", "tenant b"):
+            await connection.execute(sa.schema.CreateSchema(tenant))
+            await connection.execution_options(schema_translate_map={schema: tenant})
+            await create_fence_table(connection, table=table)
+        await fence(connection, early, table=table)
+        assert (await connection.execute(sa.select(table.c.token))).all() == [(early.fencing_token,)]
+        await connection.execution_options(schema_translate_map={schema: "tenant a"})
+        await fence(connection, later, table=table)
+        with pytest.raises(StaleFenceError):
+            async with connection.begin_nested():
+                await fence(connection, early, table=table)
+        assert await connection.scalar(sa.text("SELECT count(*) FROM public.aiolocks_fence")) == 0
         await connection.rollback()
 
 

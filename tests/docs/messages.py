@@ -21,7 +21,7 @@ _SAID_BY = {
     "why_over": ("LockLostError",),
     "why_grace": ("LockLostError",),
     "_why_not_held": ("LockLostError", "LockNotOwnedError"),
-    "End": ("LockNotOwnedError",),
+    "End": ("LockLostError", "LockNotOwnedError"),
     "forced": ("LockLostError",),
     "stolen_by": ("LockLostError",),
     "failed": ("BackendError",),

@@ -23,6 +23,7 @@ from typing import Any, Final
 import aiolocks
 from aiolocks.kinds.ratelimit import AllLimits
 from aiolocks.lock.acquirable import Acquirable
+from aiolocks.lock.misuse import NotEntered
 from aiolocks.transport.steps.family import kinds
 
 TARGET: Final = Path(aiolocks.__file__).parent / "sync/_generated.py"
@@ -96,7 +97,7 @@ Each of these waits up to the lock's `blocking_timeout`, and raises what `acquir
 OWN: Final = [
     Made("Lock", Acquirable, "BaseLock[LeaseT]", "Lease", lead=LOCK_DOC, final=False),
     Made("Leadership", aiolocks.Leadership, "BaseLeadership[Term], Lock[Term]", "Term"),
-    Made("UniqueJob", aiolocks.UniqueJob, "Described", "Lease"),
+    Made("UniqueJob", aiolocks.UniqueJob, "NotEntered", "Lease"),
     Made("RateLimit", aiolocks.RateLimit, "BaseRateLimit", also=(AllLimits.__mro__[1],)),
     Made("Turnstile", aiolocks.Turnstile, "BaseTurnstile"),
     Made("Combiner", aiolocks.Combiner, "BaseCombiner"),
@@ -112,7 +113,7 @@ KINDS: Final = [
     *(
         Made(cls.__name__, cls, "Lock[Lease]", "Lease")
         if issubclass(cls, Acquirable)
-        else Made(cls.__name__, cls, "Described")
+        else Made(cls.__name__, cls, "NotEntered" if issubclass(cls, NotEntered) else "Described")
         for cls in MADE_OF
         if cls not in PLAIN_LOCKS and cls not in {made.of for made in OWN}
     ),
@@ -618,7 +619,7 @@ class Maker:
         by_module: dict[str, set[str]] = {}
         lazily: dict[str, set[str]] = {}
         own = {
-            "described": {"Described", "kind"},
+            "described": {"Described", "NotEntered", "kind"},
             "functions": {
                 name
                 for name in vars(functions)

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any, assert_type
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session
 
 from aiolocks import Lease, MultiLock
 from aiolocks.contrib import asyncpg
@@ -47,6 +47,13 @@ def synchronous(engine: sa.Engine, lease: Lease) -> None:
     with Session(engine) as session, session.begin():
         fence(session, lease)
         ensure_written(session.execute(fenced(sa.update(Account).values(balance=1), lease)), lease)
+
+
+async def scoped(
+    tasks: async_scoped_session[AsyncSession], threads: scoped_session[Session], lease: Lease
+) -> None:
+    await fence(tasks, lease)
+    fence(threads, lease)
 
 
 def kinds(connection: AsyncConnection, lease: Lease) -> None:

@@ -136,7 +136,9 @@ def test_what_nothing_has_is_just_missing(name) -> None:
 @pytest.mark.parametrize("kind", [RWLock, RangeLock])
 @pytest.mark.parametrize("name", ["acquire", "read_lock", "locked"])
 def test_a_lock_of_several_modes_says_what_is_acquired(kind, name) -> None:
-    with pytest.raises(AttributeError, match=rf"^{kind.__name__} has no attribute '{name}': .* \.reader"):
+    with pytest.raises(
+        AttributeError, match=rf"^'{kind.__name__}' object has no attribute '{name}': .* \.reader"
+    ):
         getattr(kind(Redis(), "name"), name)
 
 

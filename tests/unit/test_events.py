@@ -187,7 +187,9 @@ async def test_detaching_and_adopting_are_told(make_session, transport, recorder
     assert recorder.told[1][1] == LockEvent(kind="lock", name="name", fencing_token=17, seconds=2)
 
 
-async def test_what_is_collected_unreleased_is_told_in_the_loop(make_session, transport, recorder) -> None:
+async def test_what_is_collected_unreleased_is_told_in_the_loop(
+    make_session, transport, recorder, caplog
+) -> None:
     lease = await hold(make_session(listeners=[recorder]), transport)
     await turns()  # its task lets go of it
     with pytest.warns(ResourceWarning, match="never released"):
@@ -199,6 +201,9 @@ async def test_what_is_collected_unreleased_is_told_in_the_loop(make_session, tr
 
     assert recorder.names == ["on_acquired", "on_abandoned"]
     assert recorder.last() == LockEvent(kind="lock", name="name")
+    await asyncio.sleep(1)
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert ("WARNING", "lock 'name' was dropped without a release; its ttl frees it") in told
 
 
 async def test_what_is_held_when_the_session_closes_is_told_as_lost_and_no_more(

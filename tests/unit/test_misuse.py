@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 import pydoc
+import re
 from typing import Any
 
 import pytest
@@ -14,15 +15,20 @@ from redis.asyncio import Redis
 
 import aiolocks
 from aiolocks import (
+    Combiner,
     FairLock,
+    FencedRegister,
     Limits,
     Lock,
     MultiLock,
+    RangeLock,
     RateLimit,
     RWLock,
     Semaphore,
     Session,
     SingleFlight,
+    Turnstile,
+    UniqueJob,
     sync,
 )
 from tests.unit.fakes import hold
@@ -33,6 +39,7 @@ LOCKS = {
     "Limits": Limits(Redis(), "name", {"all": 1}),
     "MultiLock": MultiLock(Redis(), ["a", "b"]),
     "Semaphore": Semaphore(Redis(), "name", 3),
+    "Turnstile": Turnstile(Redis(), "name"),
     "RWLock.writer": RWLock(Redis(), "name").writer,
 }
 EACH: dict[str, Any] = {**LOCKS, "Session": Session(Redis()), "acquisition": Lock(Redis(), "name").acquire()}
@@ -47,6 +54,49 @@ def with_(thing: Any) -> None:
 def test_with_is_told_to_be_async_with(what) -> None:
     with pytest.raises(TypeError, match=rf"^write `async with` instead of `with`: <{what} "):
         with_(EACH[what])
+
+
+NOT_ENTERED: dict[str, tuple[Any, Any, str]] = {
+    "RWLock": (RWLock, "rwlock", "what is acquired is its .reader, .upgradable or .writer"),
+    "RangeLock": (RangeLock, "rangelock", "what is acquired is its .reader(lo, hi), .upgradable(lo, hi)"),
+    "UniqueJob": (UniqueJob, "uniquejob", "enter its run() or its perform(ticket)"),
+    "FencedRegister": (
+        FencedRegister,
+        "fencedregister",
+        "call its write(value, fencing_token) or its read()",
+    ),
+    "Combiner": (Combiner, "combiner", "decorate the function that runs a batch with it"),
+    "SingleFlight": (
+        lambda client, _: SingleFlight(client),
+        "singleflight",
+        "call its do(key, fn), or enter",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_ENTERED)
+async def test_what_is_not_entered_itself_says_what_is(what) -> None:
+    make, _, instead = NOT_ENTERED[what]
+    thing = make(Redis(), "name")
+
+    with pytest.raises(TypeError, match=rf"^<{what} .*> is not entered itself: {re.escape(instead)}"):
+        async with thing:
+            raise AssertionError("entered")
+    with pytest.raises(TypeError, match="is not entered itself"):
+        with_(thing)
+    with pytest.raises(AttributeError, match=rf"'{what}' object has no attribute 'acquire': {instead[:4]}"):
+        thing.acquire()
+
+
+@pytest.mark.parametrize("what", NOT_ENTERED)
+def test_for_threads_too(what) -> None:
+    _, method, instead = NOT_ENTERED[what]
+    thing = getattr(sync.Session("redis://localhost"), method)(*[] if method == "singleflight" else ["name"])
+
+    with pytest.raises(TypeError, match=rf"^<{what} .*> is not entered itself: {re.escape(instead)}"):
+        with_(thing)
+    with pytest.raises(AttributeError, match=rf"'{what}' object has no attribute 'acquire': {instead[:4]}"):
+        thing.acquire()
 
 
 @pytest.mark.parametrize("what", EACH)

@@ -153,6 +153,30 @@ def test(request):
     assert modules() - modules("-p", "no:aiolocks") == {"_aiolocks_pytest"}
 
 
+@pytest.mark.parametrize("scripts", ["packed", "forgotten"])
+def test_from_an_archive(wheel: Path, tmp_path: Path, scripts: str) -> None:
+    """As of `zipapp`. PyInstaller leaves out what is no Python, unless it is told: then nothing hangs."""
+    archive = tmp_path / "aiolocks.zip"
+    with zipfile.ZipFile(wheel) as packed, zipfile.ZipFile(archive, "w") as copy:
+        for name in packed.namelist():
+            if scripts == "packed" or not name.endswith(".lua"):
+                copy.writestr(name, packed.read(name))
+    ran = subprocess.run(
+        [sys.executable, "-c", ONE_LOCK],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(archive)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    if scripts == "packed":
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert str(archive) in ran.stdout
+    else:
+        assert "ConfigurationError: this program was packed without the folder aiolocks/lua" in ran.stderr
+
+
 def test_links_of_the_description_lead_somewhere_from_an_index(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]

@@ -60,9 +60,18 @@ class Body:
                 raise
         return self._read
 
-    async def receive(self) -> Message:
-        """A channel on which all of it comes at once."""
-        return {"type": "http.request", "body": await self.read(), "more_body": False}
+    def channel(self) -> Receive:
+        """A channel for one application: all of it comes at once, and then the end of the connection."""
+        given = False
+
+        async def receive() -> Message:
+            nonlocal given
+            if given and self.error is None:
+                return await self._receive()  # nothing but the hang-up is left; who waits for it, waits
+            given = True
+            return {"type": "http.request", "body": await self.read(), "more_body": False}
+
+        return receive
 
 
 async def _read(headers: Mapping[bytes, bytes], receive: Receive, most: int) -> bytes:

@@ -6,12 +6,13 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
-from typing import Any, Final, final
+from typing import Any, Final
 
 from fastapi import Depends
 from fastapi.dependencies.utils import get_typed_return_annotation, get_typed_signature
 
-from .._handling import current, handler_begins
+from .._fastapi_hold import ends_the_question
+from .._handling import handler_begins
 
 _MARKS: Final = "__aiolocks_marks__"
 
@@ -78,19 +79,7 @@ def _wrapped(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     return runs
 
 
-@final
-class _Allowed(Exception):  # noqa: N818 - no error for a user
-    """Ends a request that only asks, before the dependencies that are a part of the work."""
-
-
-async def _ends_the_question() -> None:
-    handling = current()
-    if handling is not None and handling.only_asks:
-        handling.may = True
-        raise _Allowed
-
-
-_ENDS: Final = Depends(_ends_the_question)
+_ENDS: Final = Depends(ends_the_question)
 
 
 def asked_alone(dependencies: Sequence[Any]) -> list[Any]:

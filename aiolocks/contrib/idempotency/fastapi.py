@@ -66,9 +66,10 @@ def idempotent_route(
     `scope` and the `dependencies` of the route, its routers and its application run for each request with a
     key, also for a repetition. If a dependency refuses the request, its refusal is the answer. Put checks of
     permissions there. Dependencies that are parameters of the handler run once, with the handler. `Locked`
-    and `Limited` hold nothing while a repetition is answered. `RateLimited` counts a repetition, whose answer
-    has the fields of its own limits. If a dependency checks what the handler changes, such as that an order
-    is unpaid, make it a parameter; otherwise it refuses the repetition.
+    and `Limited` hold nothing while a repetition is answered, unless one of the `dependencies` takes their
+    lease as a parameter. `RateLimited` counts a repetition, whose answer has the fields of its own limits. If
+    a dependency checks what the handler changes, such as that an order is unpaid, make it a parameter;
+    otherwise it refuses the repetition.
 
     Only answers of the handler are kept. A refusal by a dependency, or of an invalid request, is not kept.
 
@@ -130,7 +131,7 @@ class _Asking:
         async def collect(message: MutableMapping[str, Any]) -> None:
             messages.append(message)
 
-        await solving(solved, body.receive, collect)
+        await solving(solved, body.channel(), collect)
         if body.error is not None:  # which FastAPI has made another answer of
             raise body.error
         if _ASKED in solved:

@@ -595,6 +595,18 @@ class Run:
         try:
             await self.call(job, tick, at_most=at_most)
         except LockLostError as error:
+            if (
+                self._steps.outcome == "done"
+            ):  # the server did not know the lease any more when the job had ended
+                together.tell(
+                    log,
+                    logging.WARNING,
+                    "schedule %r: the run of %s has ended, but its lease was lost: %s",
+                    *(name, due, error),
+                    name=repr(name),
+                    many="%d runs of schedules have ended, but their leases were lost%s: %s",
+                )
+                return
             together.tell(
                 log,
                 logging.WARNING,
