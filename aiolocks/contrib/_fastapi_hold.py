@@ -18,7 +18,7 @@ from ..errors import LockLostError
 from ..lock.lease import Lease
 from ._fastapi_session import current_session
 from ._fastapi_streams import Stream, dependants_of, stream_of
-from ._handling import current
+from ._handling import ASKED, Question
 from ._holding import Gone, Held, Recipe, holding, hung_up
 from ._limited import LimitsRecipe
 from ._refusing import Refusal
@@ -75,8 +75,7 @@ class Hold(ABC):
     ) -> AsyncGenerator[Lease, None]:
         if not isinstance(connection, Request):
             raise TypeError(self._websockets)
-        handling = current()
-        only_asks = handling is not None and handling.only_asks
+        only_asks = ASKED in connection.scope
         if only_asks and not self._is_taken(connection.scope):
             yield cast("Lease", None)  # no handler comes after this
             return
@@ -114,11 +113,11 @@ class Hold(ABC):
             raise HTTPException(refusal.status, refusal.detail, refusal.headers) from refusal
 
 
-async def ends_the_question() -> None:
+async def ends_the_question(connection: HTTPConnection) -> None:
     """The last of the dependencies of a route that are asked alone; the handler's own come after it."""
-    handling = current()
-    if handling is not None and handling.only_asks:
-        handling.may = True
+    question: Question | None = connection.scope.get(ASKED)
+    if question is not None:
+        question.may = True
         raise Allowed
 
 
@@ -159,8 +158,9 @@ async def gone_from(request: Request, name: str) -> Gone | None:
 
 
 async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    if (await request.receive())["type"] != "http.disconnect":
+        # A middleware that has read the body gives it again and again: to go on would stop the event loop.
+        raise RuntimeError("the body of the request came a second time")
 
 
 def _has_no_body(request: Request) -> bool:

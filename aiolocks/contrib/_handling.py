@@ -7,24 +7,39 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, final
 
+ASKED: Final = "aiolocks.asked"
+"""In the scope of a repetition, while its dependencies are asked: the `Question`.
+
+Not in the context, as a `Handling` is: a dependency may make other requests in this process.
+"""
+
 
 @final
-class Handling:
-    """One request that is worked on under an idempotency key.
+class Question:
+    """Whether a repetition may have the record: its dependencies say so, and nothing else is done.
 
     Attributes:
-        begun: The handler has begun.
-        only_asks: The request is a repetition: its dependencies say whether it may have the record, and
-            nothing else is done.
         may: They have said yes.
     """
 
-    __slots__ = ("begun", "may", "only_asks")
+    __slots__ = ("may",)
 
-    def __init__(self, *, only_asks: bool = False) -> None:
-        self.begun = False
-        self.only_asks = only_asks
+    def __init__(self) -> None:
         self.may = False
+
+
+@final
+class Handling:
+    """One request that is worked on, under an idempotency key or without one.
+
+    Attributes:
+        begun: The handler has begun.
+    """
+
+    __slots__ = ("begun",)
+
+    def __init__(self) -> None:
+        self.begun = False
 
     @contextmanager
     def as_current(self) -> Generator[None]:
@@ -38,11 +53,6 @@ class Handling:
 
 # A variable of the context, and not an entry of the scope: threads see it, and code that has no request.
 _current: Final[ContextVar[Handling | None]] = ContextVar("aiolocks_handling", default=None)
-
-
-def current() -> Handling | None:
-    """The one that this code runs for; None without an idempotency key."""
-    return _current.get()
 
 
 def handler_begins() -> None:

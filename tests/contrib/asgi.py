@@ -128,3 +128,22 @@ async def stream(app: Any, url: str) -> AsyncIterator[Stream]:
     finally:
         looking.gone.set()
         await serving
+
+
+class ReadsFirst:
+    """A middleware as many write it, that reads the body, and gives it again at each call of `receive`."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", scope["type"] == "http"
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+
+        async def again() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, again if scope["type"] == "http" else receive, send)

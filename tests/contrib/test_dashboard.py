@@ -34,7 +34,7 @@ from aiolocks import (
 from aiolocks.contrib import dashboard
 from aiolocks.contrib.dashboard import Dashboard, ReleaseRequest, _sampler, _views
 from tests.conftest import Connect, Surroundings, clustered
-from tests.contrib.asgi import Answer, Stream, ask, scope_of, stream
+from tests.contrib.asgi import Answer, ReadsFirst, Stream, ask, scope_of, stream
 from tests.contrib.serving import uvicorn_serves
 from tests.support import foreign
 from tests.support.clusters import Cluster
@@ -460,6 +460,16 @@ async def test_streams_end_with_the_session_and_with_the_application(redis: Redi
         await page.until(lambda: page.ended)
     assert (await ask(app, "/events")).status == 503
     assert (await ask(app, "/")).status == 200
+
+
+async def test_a_middleware_that_gives_the_body_again_and_again_stops_no_stream(session: Session) -> None:
+    app = dashboard.app(session)
+    serving = uvicorn_serves(ReadsFirst(app))
+    async with asyncio.timeout(20), serving as url, httpx.AsyncClient(base_url=url) as client:
+        async with client.stream("GET", "/events") as page:
+            lines = page.aiter_lines()
+            assert [await anext(lines) for _ in range(3)][-1].startswith("data: ")
+        await app.aclose()
 
 
 async def test_as_an_application_of_its_own(session: Session) -> None:

@@ -67,6 +67,7 @@ from aiolocks.contrib.fastapi import (
     session_of,
 )
 from tests.conftest import Connect, OwnServer
+from tests.contrib.asgi import ReadsFirst
 from tests.contrib.serving import HalfClient, uvicorn_serves
 from tests.support.spoiling import spoil
 from tests.support.waiting import eventually
@@ -1058,6 +1059,31 @@ async def test_a_body_read_first_lets_it_be_watched(app: FastAPI, holder: Any, w
             await waiting(1)
             client.hang_up()
             await waiting(0)
+
+
+@pytest.mark.leaves_keys  # those of a limit
+async def test_a_middleware_that_gives_the_body_again_and_again_stops_nothing(
+    app: FastAPI, http: httpx.AsyncClient, holder: Any, waiting: Any
+) -> None:
+    """The client cannot be watched then."""
+    app.add_middleware(ReadsFirst)
+
+    @app.get("/bare", dependencies=[Locked("it", blocking_timeout=10)])
+    async def bare() -> int:
+        return 1
+
+    @app.post("/json", dependencies=[RateLimited("it", 1, per=0.1, blocking_timeout=10), Locked("it")])
+    async def json(about: dict[str, int]) -> dict[str, int]:
+        return about
+
+    async with asyncio.timeout(20), uvicorn_serves(app) as url:
+        done = await holder("it")
+        asked = asyncio.create_task(http.get(f"{url}/bare"))
+        await waiting(1)
+        done.set()
+        assert (await asked).json() == 1
+        for number in range(2):
+            assert (await http.post(f"{url}/json", json={"a": number})).json() == {"a": number}
 
 
 # -- the session

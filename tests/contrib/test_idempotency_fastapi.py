@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from aiolocks import Lease, Limits, Lock, Session
+from aiolocks import Lease, Limits, Lock, Session, ensure_held
 from aiolocks.contrib.fastapi import (
     Limited,
     Locked,
@@ -337,7 +337,8 @@ async def test_a_replay_waits_for_its_turn(session: Session, where: str) -> None
     async def pay() -> str:
         return "paid"
 
-    async with uvicorn_serves(app_of(router, session)) as url, httpx.AsyncClient(base_url=url) as client:
+    serving = uvicorn_serves(app_of(router, session))
+    async with asyncio.timeout(20), serving as url, httpx.AsyncClient(base_url=url) as client:
         answers = [await client.post("/shop/payments", headers=KEY) for _ in range(3)]
     assert [(answer.status_code, answer.json()) for answer in answers] == [(200, "paid")] * 3
 
@@ -351,13 +352,49 @@ async def test_a_replay_whose_client_hangs_up_leaves_the_queue(session: Session)
     async def pay() -> str:
         return "paid"
 
-    async with uvicorn_serves(app_of(router, session)) as url, httpx.AsyncClient(base_url=url) as client:
+    serving = uvicorn_serves(app_of(router, session))
+    async with asyncio.timeout(20), serving as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.post("/shop/payments", headers=KEY)).json() == "paid"
         async with Lock(session, "order"):
             replay = asyncio.create_task(client.post("/shop/payments", headers=KEY))
             await eventually(lambda: session.statistics().waiters == 1)
             replay.cancel()
             await eventually(lambda: session.statistics().waiters == 0)
+
+
+async def test_a_dependency_may_make_requests_in_this_process(session: Session) -> None:
+    """Whatever routes they are for: these say nothing of the request for which they are made."""
+    may, held = True, []
+    asked = APIRouter(route_class=idempotent_route(scope=of_request))
+
+    @asked.get("/may", dependencies=[Locked("may")])
+    async def says() -> bool:
+        held.append(ensure_held("may").name)
+        return may
+
+    authority = client_of(app_of(asked, session))
+
+    async def check() -> None:
+        if not (await authority.get("/shop/may")).json():
+            raise HTTPException(409, "not any more")
+
+    router = APIRouter(route_class=idempotent_route(scope=of_request))
+
+    @router.post("/payments", dependencies=[Depends(check)])
+    async def pay() -> str:
+        return "paid"
+
+    async with client_of(app_of(router, session)) as client, authority:
+
+        async def post(key: str) -> int:
+            return (await client.post("/shop/payments", headers={"Idempotency-Key": key})).status_code
+
+        assert [await post("a"), await post("a")] == [200, 200]
+        may = False
+        assert [await post("a"), await post("b")] == [409, 409]
+        may = True
+        assert [await post("a"), await post("b")] == [200, 200]
+    assert held == ["may"] * 6
 
 
 async def test_a_dependency_with_the_stores_session_can_be_asked_again(

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, Unpack, final
 
 from ...lock.sources import Client, source_of
-from .._handling import Handling
+from .._handling import ASKED, Handling, Question
 from . import _problems as problems
 from ._asgi import App, Body, Exchange, HungUpError, Message, Receive, Scope, Send, answer_with
 from ._content import chosen
@@ -146,7 +146,15 @@ class Protected:
         self._once = Once(policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"].upper() not in self._policy.methods or _SEEN in scope:
+        if scope["type"] != "http" or _SEEN in scope:
+            await self._app(scope, receive, send)
+            return
+        # A dependency of another request may make this one in this process, and that handler has not begun.
+        with Handling().as_current():
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"].upper() not in self._policy.methods:
             await self._app(scope, receive, send)
             return
         try:
@@ -205,7 +213,7 @@ class Protected:
         """
         if not self._marked:
             return True
-        asking = Handling(only_asks=True)
+        question = Question()
         messages: list[Message] = []
 
         async def collect(message: Message) -> None:
@@ -214,13 +222,13 @@ class Protected:
         async with AsyncExitStack() as stack:
             if self._policy.store is not None:  # they may look something up in its transaction
                 await stack.enter_async_context(self._policy.store.transaction())
-            with asking.as_current():
+            with Handling().as_current():
                 try:
-                    await self._app({**scope}, body.channel(), collect)
+                    await self._app({**scope, ASKED: question}, body.channel(), collect)
                 except Exception:
-                    if not asking.may:
+                    if not question.may:
                         raise
-        if not asking.may:
+        if not question.may:
             for message in messages:
                 await send(message)
-        return asking.may
+        return question.may
