@@ -203,7 +203,7 @@ async def _refuse_several(client: Redis | RedisCluster, target: Target) -> None:
             info: dict[str, Any] = await client.info()  # pyright: ignore[reportUnknownMemberType]
     except (RedisError, OSError, TimeoutError):
         return  # it need not tell us: then it is the first request that says what is wrong
-    if info.get("cluster_enabled"):
+    if info.get("cluster_enabled") and not await _is_proxy(client):
         raise CommandError(
             f"{target} is a node of a cluster: write redis+cluster:// for redis:// in its URL, "
             "so that all nodes are asked",
@@ -215,6 +215,18 @@ async def _refuse_several(client: Redis | RedisCluster, target: Target) -> None:
             "address the name of the master, as in redis+sentinel://host:26379/mymaster",
             NO_SERVER,
         )
+
+
+async def _is_proxy(client: Redis | RedisCluster) -> bool:
+    """Envoy says that it is a cluster, also before a single server, and does not answer as a node does."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await client.execute_command("CLUSTER", "MYID")  # pyright: ignore[reportUnknownMemberType]
+    except NoPermissionError:
+        return False
+    except (RedisError, OSError, TimeoutError) as error:
+        return isinstance(error, ResponseError)
+    return False
 
 
 def _not_a_url() -> str:

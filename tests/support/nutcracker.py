@@ -23,7 +23,7 @@ async def running_nutcracker(servers: Sequence[Server]) -> AsyncIterator[int]:
     if program is None:
         pytest.skip("nutcracker is not installed (apt-get install nutcracker)")
     with tempfile.TemporaryDirectory(prefix="aiolocks-nutcracker-") as directory:
-        port, statistics = _free_ports()
+        port, statistics = free_ports()
         settings = Path(directory) / "nutcracker.yml"
         members = "".join(f"\n   - 127.0.0.1:{server.port}:1" for server in servers)
         settings.write_text(f"""
@@ -41,7 +41,7 @@ pool:
             program, "-c", settings, "-o", log, "-p", pid, "-a", "127.0.0.1", "-s", str(statistics)
         )
         try:
-            await _listens(port, process)
+            await listens(port, process)
             yield port
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -49,14 +49,16 @@ pool:
             await process.wait()
 
 
-def _free_ports() -> tuple[int, int]:
+def free_ports() -> tuple[int, int]:
+    """Two ports that are free now."""
     with socket.socket() as one, socket.socket() as other:
         for free in (one, other):
             free.bind(("127.0.0.1", 0))
         return one.getsockname()[1], other.getsockname()[1]
 
 
-async def _listens(port: int, process: asyncio.subprocess.Process) -> None:
+async def listens(port: int, process: asyncio.subprocess.Process) -> None:
+    """Returns when the program accepts connections."""
     async with asyncio.timeout(10):
         while process.returncode is None:
             with contextlib.suppress(OSError):
@@ -64,4 +66,4 @@ async def _listens(port: int, process: asyncio.subprocess.Process) -> None:
                 writer.close()
                 return
             await asyncio.sleep(0.01)
-    raise AssertionError(f"nutcracker has ended with {process.returncode}")
+    raise AssertionError(f"the proxy has ended with {process.returncode}")

@@ -12,9 +12,9 @@ from redis.exceptions import MovedError, NoPermissionError, NoScriptError, Respo
 
 from ...transport.keys import ANY_KEY, key, parse, prefix_of
 from ...transport.steps.family import families, kinds
-from .facts import ClosesError, ask, text
+from .facts import ask, text
 from .findings import Finding, Level
-from .refusals import mend, trouble, trouble_of
+from .refusals import CLOSED, mend, trouble, trouble_of
 
 _ATTEMPTS: Final = {
     word: f"{word} {rest}".rstrip()
@@ -107,8 +107,10 @@ async def _scripts(client: Redis, probe: bytes, grant: str) -> Finding:
         try:
             try:
                 await ask(client, word.upper(), script, 0)
-            except ClosesError:  # a proxy that needs a key to know the server
-                await ask(client, word.upper(), script, 1, probe)
+            except ResponseError as error:
+                if isinstance(error, NoScriptError) or trouble_of(error) not in ("", CLOSED):
+                    raise
+                await ask(client, word.upper(), script, 1, probe)  # a proxy needs a key to know the server
         except NoScriptError:
             pass
         except ResponseError as error:
@@ -197,7 +199,7 @@ async def _prefixes(client: Redis, prefix: str) -> Finding | None:
     while time.monotonic() < until:
         try:
             cursor, keys = await ask(client, "SCAN", cursor, "MATCH", ANY_KEY, "COUNT", 1000)
-        except ResponseError:
+        except (ResponseError, ValueError):  # before several servers, Envoy makes one reply of theirs
             return None  # what it may not see is not looked at
         for raw in keys:
             one = raw if isinstance(raw, bytes) else str(raw).encode()

@@ -25,6 +25,7 @@ _SETTINGS: Final = (
     "tracking-table-max-keys",
     "notify-keyspace-events",
 )
+_MICROSECONDS: Final = 1_000_000
 
 
 @final
@@ -35,7 +36,8 @@ class Facts:
     Attributes:
         info: The fields of INFO; empty where that is denied.
         settings: Some fields of CONFIG GET; empty where that is denied.
-        ahead: Seconds that the server's clock is ahead of this machine's; None where TIME is denied.
+        ahead: Seconds that the server's clock is ahead of this machine's; None where TIME is denied, or a
+            proxy answers it.
         uncertain: Seconds by which `ahead` may be wrong: half of the round trip.
         refused: The questions that were refused, as an ACL names them, with the error.
     """
@@ -127,7 +129,9 @@ async def learn(client: Redis) -> Facts:
     except ResponseError as error:
         refused["time"] = error
         return Facts(info=info, settings=settings, refused=refused)
-    ahead = seconds + microseconds / 1e6 - (before + after) / 2
+    # Envoy answers for itself, with all microseconds since 1970: that is no clock of the server.
+    own = microseconds < _MICROSECONDS
+    ahead = seconds + microseconds / _MICROSECONDS - (before + after) / 2 if own else None
     return Facts(info=info, settings=settings, ahead=ahead, uncertain=(after - before) / 2, refused=refused)
 
 
