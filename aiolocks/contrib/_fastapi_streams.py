@@ -20,6 +20,7 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
+    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -68,8 +69,10 @@ def stream_of(scope: MutableMapping[str, Any], *, until_sent: bool) -> "Stream |
         for dependant in dependants:
             if not isinstance(dependant.call, _Call):
                 dependant.call = _Call(dependant.call)
-        stream = scope[_STREAM] = Stream(scope["fastapi_inner_astack"], generates=generates)
+        calls, stack = [dependant.call for dependant in dependants], scope["fastapi_inner_astack"]
+        stream = scope[_STREAM] = Stream(stack, calls, generates=generates, outer=_called_next.get())
         _called_next.set(stream)
+        stack.callback(_forget, stream)  # where its handler is not called
     return stream
 
 
@@ -82,17 +85,23 @@ class Stream:
 
     Args:
         stack: Ends after the answer.
+        calls: One of these is the call of its handler.
         generates: The handler is a generator. Otherwise it may return an answer that has items.
+        outer: The stream of another request, of which a dependency makes this request in this process.
 
     Attributes:
         answers: There are items: the answer has begun, or will at once.
     """
 
-    __slots__ = ("_generates", "_held", "_items", "_stack", "answers")
+    __slots__ = ("_calls", "_generates", "_held", "_items", "_stack", "answers", "outer")
 
-    def __init__(self, stack: AsyncExitStack, *, generates: bool) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, calls: Collection[object], *, generates: bool, outer: "Stream | None"
+    ) -> None:
         self._stack = stack
+        self._calls = calls
         self._generates = generates
+        self.outer = outer
         self.answers = False
         self._held: list[Held] = []  # until the items have ended
         self._items: _Items | AsyncGenerator[Any, None] | None = None
@@ -119,6 +128,10 @@ class Stream:
             await to_thread.run_sync(items.close, limiter=anyio.CapacityLimiter(1))
         elif items is not None:
             await items.aclose()
+
+    def is_of(self, call: object) -> bool:
+        """Whether that is the call of its handler."""
+        return call in self._calls
 
     def takes(self, made: Any) -> Any:
         """What the call of the handler has made, as FastAPI is to have it."""
@@ -163,6 +176,11 @@ class Stream:
 _called_next: Final[ContextVar[Stream | None]] = ContextVar("aiolocks_stream", default=None)
 
 
+def _forget(stream: Stream) -> None:
+    if _called_next.get() is stream:
+        _called_next.set(stream.outer)
+
+
 @final
 class _Call:
     """The call of a handler: what it makes belongs to the `Stream` of the request, if it has one."""
@@ -173,9 +191,11 @@ class _Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         stream = _called_next.get()
+        while stream is not None and not stream.is_of(self):  # of a request that was refused, or an outer one
+            stream = stream.outer
         if stream is None:  # its dependency was overridden
             return self._call(*args, **kwargs)
-        _called_next.set(None)  # not for requests that the handler makes in this process
+        _called_next.set(stream.outer)  # not for requests that the handler makes in this process
         return stream.takes(self._call(*args, **kwargs))
 
 

@@ -127,6 +127,8 @@ def _quoted(connection: Connection, table: sa.Table) -> str:
 
 
 def _on_sqlite(connection: Connection, table: sa.Table, passage: Passage) -> None:
+    if not connection.in_transaction():
+        connection.begin()  # a listener of the program may send its own BEGIN now
     if not getattr(connection.connection.driver_connection, "in_transaction", False):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     given = sqlite.insert(table).values(_values(passage))

@@ -110,7 +110,7 @@ def create_fence_table(
     described = _table(table)
 
     def create(target: Connection | Session) -> None:
-        opened = _connection(target)
+        opened = _connection(target, described)
         if opened.dialect.name == "postgresql":
             opened.execute(sa.select(sa.func.pg_advisory_xact_lock(CREATE_KEY)))
         opened.execute(CreateTable(described, if_not_exists=True))
@@ -155,7 +155,7 @@ def check_pooler(
     """
 
     def check(target: Connection | Session) -> None:
-        ensure_named_apart(_connection(target))
+        ensure_named_apart(_connection(target, _FENCE))
 
     return _run(connection, check)
 
@@ -206,8 +206,8 @@ def fence(
 
     Args:
         connection: A connection in a transaction, or a connection that begins one by itself, or a session,
-            also a scoped one; each asynchronous or not. Of a session with several databases, give
-            `session.connection(bind_arguments=…)`.
+            also a scoped one; each asynchronous or not. A session with several databases is asked for the one
+            of an UPDATE of the table; if that is another one, give `session.connection(bind_arguments=…)`.
         leases: One lease or more, also of `aiolocks.sync`, in any order. Each must be of a lock that excludes
             all other holders of its name. The name of the lock is the name of its row.
         names: Names of the rows, if they are not the name of the lock. Use it for the lease of a `MultiLock`
@@ -238,7 +238,7 @@ def fence(
     Passage.of(leases, rows)  # refuses bad arguments in this call, not where the result is awaited
 
     def passing(target: Connection | Session) -> None:
-        opened = _connection(target)
+        opened = _connection(target, described)
         pass_fence(opened, described, Passage.of(leases, rows))  # a session may have waited for it
 
     return _run(connection, passing)
@@ -318,8 +318,11 @@ def _run(
     )
 
 
-def _connection(target: Connection | Session) -> Connection:
-    return target.connection() if isinstance(target, Session) else target
+def _connection(target: Connection | Session, table: sa.Table) -> Connection:
+    """The one that writes: a session may read from a replica, and decide by the statement."""
+    if isinstance(target, Session):
+        return target.connection(bind_arguments={"clause": sa.update(table)})
+    return target
 
 
 def _table(table: object) -> sa.Table:

@@ -81,7 +81,7 @@ async def test_a_term_that_is_lost_ends_the_command_and_it_waits_for_its_turn_ag
     await invocation.type("\n")
     ended = await invocation.end()
     assert ended.status == 0
-    assert "the term of 'job' ends; ending the command" in ended.err
+    assert "the term of 'job' ends: Leadership 'job' was lost: it was released by force" in ended.err
 
 
 async def test_a_signal_ends_the_waiting(aiolocks: Aiolocks, redis: Redis) -> None:
@@ -109,6 +109,7 @@ async def test_cut_off_from_redis_the_command_is_killed_before_another_one_leads
     paused_at = time.monotonic()
     await eventually(lambda: not _runs(command), within=5)
     assert time.monotonic() - paused_at < 1 + SLACK
+    await invocation.warns("the term of 'job' ends: it was not renewed, and ends in 0.")
     server.resume()
     invocation.out = ""
     await invocation.says("in")  # elected again

@@ -9,7 +9,7 @@ import io
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Annotated, Any
 
 import anyio
@@ -192,6 +192,34 @@ async def test_a_client_that_hangs_up_while_it_is_sent_to(app: FastAPI, stream: 
             leaves.hang_up()
         await eventually(lambda: handler.held == [True])
         await eventually(lambda: handler.running == 0)
+        await eventually(lambda: session_of(app).statistics().leases_held == 0)
+
+
+@each_kind
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_dependency_may_make_requests_in_this_process(
+    app: FastAPI, sync: bool, refused: bool
+) -> None:
+    """Which have streams of their own, or none as they are refused."""
+    handler, other = Handler(app, big=True), FastAPI()
+    other.dependency_overrides[current_session] = lambda: session_of(app)
+    other.get("/", dependencies=[Locked("b", blocking_timeout=0)])(Handler(app).endpoint(sync=sync))
+
+    async def asks() -> None:
+        async with AsyncExitStack() as stack:
+            if refused:
+                await stack.enter_async_context(Lock(session_of(app), "b"))
+            client = httpx.AsyncClient(transport=httpx.ASGITransport(other), base_url="http://other")
+            await stack.enter_async_context(client)
+            answers = [await client.get("/") for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [423 if refused else 200] * 2
+
+    app.get("/", dependencies=[HOLDS["Locked"], Depends(asks)])(handler.endpoint(sync=sync))
+    async with served(app) as client:
+        async with HalfClient(str(client.base_url).rstrip("/"), "GET /") as leaves:
+            await leaves.reader.readexactly(1)
+            await asyncio.sleep(0.1)
+        await eventually(lambda: handler.held == [True])
         await eventually(lambda: session_of(app).statistics().leases_held == 0)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session as OrmSession
 
 from aiolocks import Session
 from aiolocks.contrib.idempotency import Stored, _once
@@ -72,6 +73,37 @@ class Desk:
         return await self._once.serve(
             self._session, asker="me", key=key, fingerprint=fingerprint, route="r", work=work
         )
+
+
+async def test_a_session_that_reads_from_a_replica_and_wants_no_execute(tmp_path: Path) -> None:
+    """By the statement, as in the example of SQLAlchemy's documentation; SQLModel's warns of `execute()`."""
+    leader, follower = (
+        create_async_engine(f"sqlite+aiosqlite:///{tmp_path / name}") for name in ("leader", "follower")
+    )
+
+    class Routing(OrmSession):
+        def get_bind(self, mapper: Any = None, *, clause: Any = None, **_: Any) -> Any:
+            writes = self._flushing or isinstance(clause, (sa.Update, sa.Delete))
+            return (leader if writes else follower).sync_engine
+
+    class OfAModel(AsyncSession):
+        sync_session_class = Routing
+
+        async def execute(self, *_: Any, **__: Any) -> Any:
+            raise DeprecationWarning("you probably want to use exec()")
+
+    store = SQLAlchemyStore(async_sessionmaker(class_=OfAModel), metadata=sa.MetaData())
+    async with leader.begin() as connection:
+        await store.create(connection)
+    for _ in range(2):
+        async with store.transaction() as transaction:
+            await transaction.commit("k", Stored("f" * 64, b"x"), keep=-1)
+    assert await store.purge() == 1
+    async with store.transaction() as transaction:
+        await transaction.commit("k", Stored("f" * 64, b"x"), keep=60)
+    assert await store.find("k") == Stored("f" * 64, b"x")
+    await leader.dispose()
+    await follower.dispose()
 
 
 async def test_effect_and_record_commit_together(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session as OrmSession
 
-from aiolocks import ConfigurationError, Lock, RangeLock, RWLock, Semaphore, Session
+from aiolocks import ConfigurationError, Limits, Lock, RangeLock, RWLock, Semaphore, Session
 from aiolocks.contrib.sqlalchemy import create_fence_table, fence, fenced
 from tests.contrib_sql.conftest import Late
 from tests.contrib_sql.databases import ACCOUNT, FENCE, Database
@@ -58,7 +60,8 @@ async def test_leases_and_names(session: Session, late: Late, untouched: sa.Conn
 
 async def test_leases_that_others_may_hold_too(session: Session, untouched: sa.Connection) -> None:
     table = RangeLock(session, "range")
-    shared: list[Any] = [Semaphore(session, "s", 2), RWLock(session, "rw").reader, table.writer(1, 2)]
+    permits = [Semaphore(session, "s", 2), Limits(session, "l", {"all": 2})]
+    shared: list[Any] = [*permits, RWLock(session, "rw").reader, table.writer(1, 2)]
     for lock in shared:
         async with lock as lease:
             with pytest.raises(ValueError, match="may be held beside others of its name"):
@@ -113,6 +116,26 @@ async def test_an_async_session_that_is_bound_late(
     _, lease = await late("orders")
     async with async_sessionmaker(engine).begin() as orm:
         await fence(orm, lease)
+
+
+async def test_a_session_that_reads_from_a_replica(tmp_path: Path, late: Late) -> None:
+    """And decides by the statement, as the example of SQLAlchemy's documentation does."""
+    _, lease = await late("orders")
+    leader, follower = (sa.create_engine(f"sqlite:///{tmp_path / name}") for name in ("leader", "follower"))
+
+    class Routing(OrmSession):
+        def get_bind(self, mapper: Any = None, *, clause: Any = None, **_: Any) -> sa.Engine:
+            return leader if self._flushing or isinstance(clause, (sa.Update, sa.Delete)) else follower
+
+    with Routing() as orm:
+        create_fence_table(orm)
+        fence(orm, lease)
+        orm.commit()
+    with leader.connect() as connection:
+        assert connection.execute(sa.select(FENCE)).all() == [("orders", lease.fencing_token)]
+    assert sa.inspect(follower).get_table_names() == []
+    leader.dispose()
+    follower.dispose()
 
 
 async def test_fenced(late: Late, session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 from aiolocks import Lock, LockLostError, MultiLock, Session, StaleFenceError
-from aiolocks.contrib.sqlalchemy import fence
+from aiolocks.contrib.sqlalchemy import create_fence_table, fence
 from tests.contrib_sql.conftest import Late
 from tests.contrib_sql.databases import FENCE, NOTE, Database, wants_another_try
 from tests.support.waiting import eventually
@@ -252,6 +253,32 @@ async def test_scoped_sessions_of_the_orm(
         fence(of_threads, early)
     of_threads.remove()
     assert await writers(engine) == ["later"]
+
+
+@pytest.mark.parametrize("word", ["BEGIN", "BEGIN IMMEDIATE"])
+async def test_a_program_that_begins_transactions_of_sqlite_itself(
+    tmp_path: Path, late: Late, word: str
+) -> None:
+    """As SQLAlchemy's documentation says how to have savepoints there."""
+    early, later = await late("orders")
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'test.db'}")
+
+    @sa.event.listens_for(engine, "connect")
+    def leave_it_to_the_program(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(word)
+
+    with engine.connect() as connection:
+        create_fence_table(connection)
+        connection.commit()
+        fence(connection, later)
+        connection.commit()
+        with pytest.raises(StaleFenceError):
+            fence(connection, early)
+    engine.dispose()
 
 
 async def test_cancelled_while_it_waits(engine: AsyncEngine, late: Late) -> None:

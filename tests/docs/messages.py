@@ -86,6 +86,8 @@ def _said(tree: ast.Module) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.Call):
             if _called(node) == "inside" and isinstance(node.args[0], ast.Attribute):  # see `events.within`
                 node = ast.Call(node.args[0], node.args[1:], node.keywords)  # noqa: PLW2901 - what it calls
+            elif isinstance(node.func, ast.Call) and _called(node.func) == "within":
+                node = ast.Call(node.args[0], [*_plain(node.args[1:])], node.keywords)  # noqa: PLW2901 - as above
             function = _called(node)
             names = _SAID_BY.get(function, ())
             if function in _IN_LOG and (isinstance(node.func, ast.Attribute) or function == "_say"):
@@ -99,6 +101,15 @@ def _said(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 if name == LOG:
                     of_it = [*of_it, *(one.value for one in node.keywords if one.arg == "many")]
                 yield from ((name, text) for one in of_it for text in _texts(one, constants))
+
+
+def _plain(arguments: list[ast.expr]) -> Iterator[ast.expr]:
+    """The arguments, also those that are given as `*(…)`."""
+    for one in arguments:
+        if isinstance(one, ast.Starred) and isinstance(one.value, ast.Tuple):
+            yield from one.value.elts
+        else:
+            yield one
 
 
 def _called(call: ast.Call) -> str:

@@ -46,7 +46,7 @@ def test_they_build_the_site_as_ci_run_does() -> None:
     assert builds[0]["run"] == f".venv/bin/{' '.join(BUILD)} site"
     (line,) = [line for line in (ROOT / ".ci/run").read_text().splitlines() if "test_site.py" in line]
     (variable,) = builds[0]["env"].items()
-    assert line.startswith(f"{'='.join(variable)} beside .venv/bin/python -m pytest ")
+    assert line.startswith(f"{'='.join(variable)} beside 1 .venv/bin/python -m pytest ")
 
 
 def test_the_matrix_has_what_is_promised() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from ... import BackendError, Leadership, Session, Term
+from ... import BackendError, Leadership, LockLostError, Session, Term
 from ..._tasks import spawn
 from ..._visible import visible
 from ..exits import NO_SERVER, CommandError, of_signal, say
@@ -91,10 +91,19 @@ class Candidate(InCharge):
                 try:
                     return await child.finished(term.grace)
                 except asyncio.CancelledError:
-                    say(f"the term of '{visible(term.name)}' ends; ending the command")
+                    say(f"the term of '{visible(term.name)}' ends: {_why(term)}; ending the command")
                     left = term.remaining() or term.grace
                     with suppress(asyncio.CancelledError):
                         await child.end(left * PART_OF_GRACE)
                     raise
         finally:
             self._child = None
+
+
+def _why(term: Term) -> str:
+    """Why the term ends, or is about to end."""
+    try:
+        term.ensure_held()
+    except LockLostError as error:
+        return str(error)
+    return f"it was not renewed, and ends in {term.remaining():.1f} s"

@@ -139,7 +139,10 @@ class SQLAlchemyStore:
         Cancelled, it deletes all of them or none.
         """
         async with self._sessions.begin() as session:
-            result: Any = await session.execute(delete(self.table).where(self.table.c.expires_at <= _now()))
+            connection = await _connection(session, self.table)
+            result: Any = await connection.execute(
+                delete(self.table).where(self.table.c.expires_at <= _now())
+            )
             removed: int = result.rowcount
             return removed
 
@@ -151,7 +154,7 @@ class SQLAlchemyStore:
         )
         try:
             async with self._sessions() as session:
-                rows = (await session.execute(wanted)).all()
+                rows = (await (await _connection(session, self.table)).execute(wanted)).all()
         except Exception as error:
             if unreadable(error):
                 raise another_statement("search for a record") from error
@@ -185,6 +188,7 @@ class _Transaction:
         table, session, now = self._table, self._session, _now()
         # The handler's own statements come first: what is wrong with them has nothing to do with the record.
         await session.flush()
+        connection = await _connection(session, table)
         removed = delete(table).where(table.c.key == key, table.c.expires_at <= now)
         written = insert(table).values(
             key=key,
@@ -192,35 +196,44 @@ class _Transaction:
             answer=record.answer,
             expires_at=now + timedelta(seconds=keep),
         )
-        if session.get_bind(clause=written).dialect.name == "postgresql":
+        if connection.dialect.name == "postgresql":
             # Behind a pooler of transactions another program's may run instead: both say that they are these.
             nonce, gone = secrets.token_hex(8), removed.returning(table.c.key).cte("gone")
             number = select(func.count()).select_from(gone).scalar_subquery()
-            await self._own(
-                select(literal(nonce), text("'gone'"), number.is_not(None)), (nonce, "gone", True)
+            await _own(
+                connection, select(literal(nonce), text("'gone'"), number.is_not(None)), (nonce, "gone", True)
             )
             row = (nonce, key, record.fingerprint)
-            await self._own(written.returning(literal(nonce), table.c.key, table.c.fingerprint), row)
+            await _own(connection, written.returning(literal(nonce), table.c.key, table.c.fingerprint), row)
         else:
-            await session.execute(removed)
-            await session.execute(written)
+            await connection.execute(removed)
+            await connection.execute(written)
         await session.commit()
 
-    async def _own(self, statement: Any, row: tuple[object, ...]) -> None:
-        """Runs a statement that returns this row.
 
-        Raises:
-            ConfigurationError: Another statement has run.
-            DBAPIError: The database refused.
-        """
-        try:
-            found = (await self._session.execute(statement)).all()
-        except Exception as error:
-            if unreadable(error):
-                raise another_statement("record") from error
-            raise
-        if [tuple(each) for each in found] != [row]:
-            raise another_statement("record")
+async def _connection(session: AsyncSession, table: Table) -> AsyncConnection:
+    """Where the session writes, for statements that are none of the program's own.
+
+    A session may read from a replica, and decide by the statement; and that of SQLModel warns of `execute()`.
+    """
+    return await session.connection(bind_arguments={"clause": delete(table)})
+
+
+async def _own(connection: AsyncConnection, statement: Any, row: tuple[object, ...]) -> None:
+    """Runs a statement that returns this row.
+
+    Raises:
+        ConfigurationError: Another statement has run.
+        DBAPIError: The database refused.
+    """
+    try:
+        found = (await connection.execute(statement)).all()
+    except Exception as error:
+        if unreadable(error):
+            raise another_statement("record") from error
+        raise
+    if [tuple(each) for each in found] != [row]:
+        raise another_statement("record")
 
 
 def _now() -> datetime:
