@@ -93,7 +93,7 @@ CREATE_KEY: Final = 0x61696F6C6F636B73
 _LONGEST_MS: Final = 2**31 - 1
 """The longest duration that PostgreSQL takes."""
 
-_SHARED: Final = ("semaphore", "rwlock.reader", "rangelock.")
+_SHARED: Final = ("semaphore", "limits", "rwlock.reader", "rangelock.")
 """The prefixes of the kinds whose leases may be held beside other leases of their name."""
 
 REMEDY: Final = (

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session as OrmSession
 
-from aiolocks import ConfigurationError, Lock, RangeLock, RWLock, Semaphore, Session
+from aiolocks import ConfigurationError, Limits, Lock, RangeLock, RWLock, Semaphore, Session
 from aiolocks.contrib.sqlalchemy import create_fence_table, fence, fenced
 from tests.contrib_sql.conftest import Late
 from tests.contrib_sql.databases import ACCOUNT, FENCE, Database
@@ -60,7 +60,8 @@ async def test_leases_and_names(session: Session, late: Late, untouched: sa.Conn
 
 async def test_leases_that_others_may_hold_too(session: Session, untouched: sa.Connection) -> None:
     table = RangeLock(session, "range")
-    shared: list[Any] = [Semaphore(session, "s", 2), RWLock(session, "rw").reader, table.writer(1, 2)]
+    permits = [Semaphore(session, "s", 2), Limits(session, "l", {"all": 2})]
+    shared: list[Any] = [*permits, RWLock(session, "rw").reader, table.writer(1, 2)]
     for lock in shared:
         async with lock as lease:
             with pytest.raises(ValueError, match="may be held beside others of its name"):

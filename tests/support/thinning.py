@@ -107,13 +107,17 @@ def part() -> tuple[int, int] | None:
 
 
 def take_part(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Leave in `items`, of those with the marker ``more``, that part; what goes is returned."""
+    """Leave in `items`, of those with the marker ``more``, that part; what goes is returned.
+
+    It goes by the tests' names: a test is in the same part whichever others are collected, such as those of
+    the files that `--last-failed` leaves.
+    """
     asked = part()
     if asked is None:
         return []
     number, parts = asked
     rest = [item for item in items if item.get_closest_marker(REST) is not None]
-    gone = [item for place, item in enumerate(rest) if place % parts != number - 1]
+    gone = [item for item in rest if crc32(item.nodeid.encode()) % parts != number - 1]
     going = set(gone)
     items[:] = [item for item in items if item not in going]
     return gone

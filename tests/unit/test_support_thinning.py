@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -72,7 +73,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def passed(suite: pytest.Pytester, *arguments: str) -> list[str]:
+def passed(suite: pytest.Pytester, *arguments: str | Path) -> list[str]:
     run = suite.inline_run(*arguments, "-p", "no:xdist")
     good, skipped, failed = run.listoutcomes()
     assert skipped == failed == []
@@ -142,6 +143,19 @@ def test_the_parts_of_the_rest_are_all_of_it(suite: pytest.Pytester, monkeypatch
         found += passed(suite, "-m", "more")
         assert len(passed(suite, "-m", "not more")) == 6  # which has no parts
     assert sorted(found) == sorted(rest)
+
+
+def test_a_test_is_in_the_same_part_whichever_are_collected(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when those that failed are run again: no other file is collected then."""
+    monkeypatch.setenv(VARIABLE, "2/4")
+    (first,) = suite.path.glob("test_*.py")
+    files = [first, suite.makepyfile(test_second=first.read_text())]
+    of_all = passed(suite, "-m", "more")
+    alone = [name for file in files for name in passed(suite, "-m", "more", file)]
+    assert sorted(alone) == sorted(of_all)
+    assert of_all
 
 
 @pytest.mark.parametrize("text", ["3", "0/4", "5/4", "a/b", "1/", "-1/4"])
