@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.small import READER, crew, fault, one, schedule
+from tests.simulation.small import NOISY, QUIET, READER, crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import FAR, NEAR, SPIKY, STEADY_FAR
 from tests.simulation.world.node import ServerClock
@@ -301,5 +301,19 @@ CLEARED: dict[str, Schedule] = {
             busy=0.01,
         ),
         faults=(fault("clock ahead", "redis", 0.735, amount=1.0),),
+    ),
+    # When p0.w0.r0 lets go, the one of p1 is called, and polls 0.3 s later; what it is called for is kept. p0
+    # knows of its release 15 ms after the server, and from then on the wait of p1 for its turn was counted.
+    "one that is called has its turn before the release that called it is confirmed": schedule(
+        "limits",
+        1,
+        5.0,
+        crew(
+            "tracking",
+            STEADY_FAR,
+            one("p0.w0.r0", 0.0, 0.3, want=QUIET),
+            *(one(f"p0.w1.r{number}", 0.0, 0.0, want=NOISY) for number in range(16)),
+        ),
+        crew("poll", NEAR, one("p1.w0.r0", 0.3, 0.0, want=QUIET), poll=0.5, first_poll=0.5),
     ),
 }

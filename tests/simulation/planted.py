@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.found import FOUND
 from tests.simulation.found_in_listening import IN_LISTENING
 from tests.simulation.found_in_redlock import BROKEN
-from tests.simulation.small import READER, UPGRADABLE, crew, fault, one, schedule
+from tests.simulation.small import NOISY, QUIET, READER, UPGRADABLE, crew, fault, one, schedule
 from tests.simulation.world.kinds import Want
 from tests.simulation.world.network import FAR, NEAR, STEADY_FAR
 from tests.simulation.world.schedule import Schedule
@@ -38,7 +38,6 @@ SPREAD_OUT = Want(names=("x",))
 """In the cluster, the node `c0` has it."""
 X_AND_Z, ONLY_Z = Want(names=("x", "z")), Want(names=("z",))
 """The node `b0` has z, and is asked first."""
-NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 
 PLANTED: dict[str, tuple[Schedule, str]] = {
     # The slot of z has granted when that of x refuses; nobody but p1 wants anything after that.

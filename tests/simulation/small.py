@@ -9,6 +9,7 @@ from tests.simulation.world.network import Delays
 from tests.simulation.world.schedule import Crew, Fault, Round, Schedule, Worker
 
 READER, UPGRADABLE = Want(mode="reader"), Want(mode="upgradable")
+NOISY, QUIET = Want(keys=("all", "a")), Want(keys=("all", "b"))
 _ONE = Want()
 
 

@@ -44,10 +44,12 @@ class Turns:
 
     Attributes:
         granted: When it let each token in.
+        released: When it heard first that each token was let go of.
     """
 
     def __init__(self, requests: Iterable[tuple[float, str, list[str], list[str], list[Any]]]) -> None:
         self.granted: dict[str, float] = {}
+        self.released: dict[str, float] = {}
         self._bell: dict[str, str] = {}  # of a token
         self._rung: dict[str, list[float]] = {}  # by bell
         self._asked: dict[str, list[float]] = {}  # by bell
@@ -62,6 +64,8 @@ class Turns:
                 self._ended.setdefault(_line_of(bell), []).append((when, token))
             if script == "limits_acquire" and reply[0] == 1:
                 self.granted.setdefault(token, when)
+            if script == "permits_release":
+                self.released.setdefault(token, when)
 
     def line(self, token: str) -> str:
         """The line of a token, with the name."""
@@ -125,7 +129,7 @@ def turns(
         token = tokens[hold]
         if token not in on.granted or any(one.queued is None for one in line):
             continue
-        begun = max(on.begun(token, hold.queued, seen), _room(hold, line))
+        begun = max(on.begun(token, hold.queued, seen), _room(hold, {one: tokens[one] for one in line}, on))
         called = on.called(token, begun)
         for other in {others for others in holds.values() if others != keys}:
             had = [
@@ -138,7 +142,15 @@ def turns(
     return found
 
 
-def _room(hold: Hold, line: list[Hold]) -> float:
-    """When its own key had room again before it was granted."""
-    ends = [min(one.confirmed, hold.granted) for one in line if one.granted < hold.granted]
+def _room(hold: Hold, line: Mapping[Hold, str], on: Turns) -> float:
+    """When its own key had room again before it was granted.
+
+    A release calls the next one at once. So it counts from when the server heard of it, and not from when the
+    holder knew that.
+    """
+    ends = [
+        min(on.released.get(token, one.confirmed), hold.granted)
+        for one, token in line.items()
+        if one.granted < hold.granted
+    ]
     return max(ends, default=-math.inf)
