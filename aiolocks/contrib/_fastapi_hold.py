@@ -160,7 +160,7 @@ async def gone_from(request: Request, name: str) -> Gone | None:
 async def _gone(request: Request) -> None:
     if (await request.receive())["type"] != "http.disconnect":
         # A middleware that has read the body gives it again and again: to go on would stop the event loop.
-        raise RuntimeError("the body of the request came a second time")
+        raise ValueError("the body of the request came a second time")  # which only the log at DEBUG tells
 
 
 def _has_no_body(request: Request) -> bool:

@@ -226,12 +226,15 @@ class BaseLease(SyncOnly):
         if getattr(self, "_let_go", True):
             return
         lease, watch, thread, entered = self._lease, self._watch, self._thread, self._entered
-        how = self._how(raised=True)
+        how, what = (
+            self._how(raised=True),
+            repr(self),
+        )  # now: the loop may be faster
         if thread.of_parent:
             keep(lease)
         elif thread.tell(lambda: thread.begin(_forsaken(lease, watch, how, entered=entered))):
             warnings.warn(
-                f"{self!r} was never released: enter it with `with`, or call release()",
+                f"{what} was never released: enter it with `with`, or call release()",
                 ResourceWarning,
                 stacklevel=1,
                 source=self,

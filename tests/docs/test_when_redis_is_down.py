@@ -200,6 +200,16 @@ async def waits(outage: Outage) -> None:
     await waiting
 
 
+@row("a task that waits for a holder, with")
+async def waits_for_a_time(outage: Outage) -> None:
+    (await Lock(outage.connect(outage.server), "a", ttl=60).acquire()).detach()
+    lock = Lock(outage.session, "a", ttl=TTL)
+    waiting = asyncio.create_task(lock.acquire(blocking_timeout=0.3 + BLOCKING_TIMEOUT))
+    await asyncio.sleep(0.3)
+    outage.begin()
+    await waiting
+
+
 @row("a body that holds a lock")
 async def holds(outage: Outage) -> None:
     async with Lock(outage.session, "a", ttl=TTL):
@@ -462,6 +472,25 @@ async def aiohttp(outage: Outage) -> None:
         answer = await client.post("/orders")
         assert "Retry-After" in answer.headers
         raise Fits(f"{answer.status}")
+
+
+@row("the same, of a request that waits for a holder")
+async def fastapi_behind_a_holder(outage: Outage) -> None:
+    app = FastAPI(lifespan=session_lifespan(outage.session))
+
+    @app.post("/orders", dependencies=[Locked("orders", blocking_timeout=0.3 + BLOCKING_TIMEOUT)])
+    async def order() -> None: ...
+
+    (await Lock(outage.connect(outage.server), "orders", ttl=60).acquire()).detach()
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            waiting = asyncio.create_task(client.post("/orders"))
+            await asyncio.sleep(0.3)
+            outage.begin()
+            answer = await waiting
+    assert "Retry-After" in answer.headers
+    raise Fits(f"{answer.status_code}")
 
 
 @row("`Session.healthy()`")
