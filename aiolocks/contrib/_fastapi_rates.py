@@ -10,7 +10,6 @@ middleware. So the fields are added outside of the application's middlewares, wh
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Annotated, Any, Final, final
-from weakref import WeakKeyDictionary
 
 from fastapi import Depends, HTTPException, Response, params
 from starlette.applications import Starlette
@@ -20,7 +19,7 @@ from .. import Session
 from ..lock.options import Seconds, explains
 from ._fastapi_hold import gone_from, route_of
 from ._fastapi_session import current_session
-from ._parameters import Field, fields_of
+from ._parameters import Fields
 from ._rates import CLIENT, FIELDS, KEY, POLICY, TOO_MANY, Counted, Rate
 from ._refusing import Conflict, Refusal
 
@@ -163,9 +162,7 @@ class Admit:
 
     def __init__(self, rate: Rate, key: Callable[..., Any] | None) -> None:
         self.rate = rate
-        # By handler and parameters of the path: it may serve several routes.
-        self._fields: WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], list[Field]]]
-        self._fields = WeakKeyDictionary()
+        self._fields = None if rate.template is None else Fields(rate.template, but=_OWN)
         wanted: dict[str, Any] = {
             "connection": HTTPConnection,
             "response": Response,
@@ -218,17 +215,13 @@ class Admit:
         Raises:
             ConfigurationError: It does not.
         """
-        if self.rate.template is not None:
-            fields_of(self.rate.template, endpoint, in_path, but=_OWN)
+        if self._fields is not None:
+            self._fields.check(endpoint, in_path)
 
     def _values(self, request: Request, key: Any) -> dict[str, str]:
-        rate, endpoint = self.rate, request.scope["endpoint"]
-        assert rate.template is not None
-        known, in_path = self._fields.setdefault(endpoint, {}), frozenset(request.path_params)
-        fields = known.get(in_path)
-        if fields is None:
-            fields = known[in_path] = fields_of(rate.template, endpoint, in_path, but=_OWN)
-        values = {field.name: field.text(request) for field in fields}
+        rate = self.rate
+        assert self._fields is not None
+        values = {field.name: field.text(request) for field in self._fields.of(request)}
         if CLIENT in rate.fields:
             values[CLIENT] = rate.client(None if request.client is None else request.client.host)
         if KEY in rate.fields:

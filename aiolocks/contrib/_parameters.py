@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import UnionType
 from typing import Annotated, Any, Final, Union, final, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 from fastapi import Request, params
 from fastapi.dependencies.utils import get_typed_signature
@@ -66,22 +67,49 @@ class Field:
             raise RequestValidationError([nameless]) from None
 
 
-def fields_of(
-    template: NameTemplate, endpoint: Callable[..., Any], in_path: Iterable[str], *, but: Collection[str] = ()
-) -> list[Field]:
-    """The fields of a template, where a handler has them from; `in_path` are the parameters of the path.
+@final
+class Fields:
+    """The fields of one template, which may serve several routes.
 
-    The fields in `but` come from another source.
-
-    Raises:
-        ConfigurationError: A field is neither a parameter of the path nor one that the handler has from the
-            query; or it is a list.
+    Args:
+        template: The template.
+        but: The fields that come from another source.
     """
-    in_path = set(in_path)
-    parameters = get_typed_signature(endpoint).parameters
-    return [
-        _field(template, name, parameters.get(name), in_path) for name in template.fields if name not in but
-    ]
+
+    __slots__ = ("_but", "_known", "_template")
+
+    def __init__(self, template: NameTemplate, *, but: Collection[str] = ()) -> None:
+        self._template = template
+        self._but = but
+        # By handler and parameters of the path.
+        self._known: WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], list[Field]]]
+        self._known = WeakKeyDictionary()
+
+    def of(self, request: Request) -> list[Field]:
+        """Those that come from a request, as its handler understands them."""
+        endpoint, in_path = request.scope["endpoint"], frozenset(request.path_params)
+        try:
+            known = self._known.setdefault(endpoint, {})
+        except TypeError:  # an object without a hash, as one of a dataclass: they are made anew each time
+            known = {}
+        fields = known.get(in_path)
+        if fields is None:
+            fields = known[in_path] = self.check(endpoint, in_path)
+        return fields
+
+    def check(self, endpoint: Callable[..., Any], in_path: Iterable[str]) -> list[Field]:
+        """Those of each request to this handler; `in_path` are the parameters of its path.
+
+        Raises:
+            ConfigurationError: A field is neither a parameter of the path nor one that the handler has from
+                the query; or it is a list.
+        """
+        in_path, parameters = set(in_path), get_typed_signature(endpoint).parameters
+        return [
+            _field(self._template, name, parameters.get(name), in_path)
+            for name in self._template.fields
+            if name not in self._but
+        ]
 
 
 def _field(

@@ -16,7 +16,6 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, Never, Unpack, final
-from weakref import WeakKeyDictionary
 
 from .._extras import install
 
@@ -45,7 +44,7 @@ from ._fastapi_rates import RateLimited
 from ._fastapi_routes import check_routes, mounted_in
 from ._fastapi_session import STATE, current_session, session_of
 from ._holding import Kind, Recipe, opened
-from ._parameters import Field, fields_of
+from ._parameters import Fields
 from ._refusing import DETAIL, HEALTHY, UNHEALTHY, Conflict, Conflicting, RetryAfter, filled, named
 from ._sigterm import closed_after_sigterm
 
@@ -330,9 +329,7 @@ class _Hold(Hold):
     def __init__(self, name: object, recipe: Recipe) -> None:
         self._recipe = recipe
         self.template = NameTemplate(name, otherwise="pass a function") if isinstance(name, str) else None
-        # By handler and parameters of the path: it may serve several routes.
-        self._fields: WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], list[Field]]]
-        self._fields = WeakKeyDictionary()
+        self._fields = None if self.template is None else Fields(self.template)
         if self.template is None and not callable(name):
             raise TypeError(f"name must be a str or a function, not {type(name).__name__}")
         super().__init__(
@@ -346,8 +343,8 @@ class _Hold(Hold):
         Raises:
             ConfigurationError: It does not.
         """
-        if self.template is not None:
-            fields_of(self.template, endpoint, in_path)
+        if self._fields is not None:
+            self._fields.check(endpoint, in_path)
 
     @property
     def statuses(self) -> tuple[int, ...]:
@@ -355,16 +352,10 @@ class _Hold(Hold):
         return self._recipe.conflict.statuses
 
     def _wanted(self, request: Request, *asked: Any) -> tuple[str, Recipe]:
-        name = named(*asked) if self.template is None else self._filled(self.template, request)
-        return name, self._recipe
-
-    def _filled(self, template: NameTemplate, request: Request) -> str:
-        endpoint = request.scope["endpoint"]
-        known, in_path = self._fields.setdefault(endpoint, {}), frozenset(request.path_params)
-        fields = known.get(in_path)
-        if fields is None:
-            fields = known[in_path] = fields_of(template, endpoint, in_path)
-        return filled(template, {field.name: field.text(request) for field in fields})
+        if self.template is None or self._fields is None:
+            return named(*asked), self._recipe
+        values = {field.name: field.text(request) for field in self._fields.of(request)}
+        return filled(self.template, values), self._recipe
 
     def __repr__(self) -> str:
         return f"<Locked {self.template!r} {self._recipe!r}>"

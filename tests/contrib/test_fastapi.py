@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, cast
@@ -204,6 +205,26 @@ NAMES = {
     "/both/3": "it:3",
     "/both?it=4": "it:4",
 }
+
+
+@dataclass
+class Ships:
+    """A handler that has no hash."""
+
+    by: str
+
+    async def __call__(self, it: int) -> str:
+        return f"{current_lease().name} by {self.by}"
+
+
+@pytest.mark.leaves_keys  # those of a limit
+async def test_a_handler_may_be_an_object_without_a_hash(app: FastAPI, http: httpx.AsyncClient) -> None:
+    for by in ("air", "sea"):
+        dependencies = [RateLimited("it:{it}", 9, per=60), Locked("it:{it}")]
+        app.add_api_route(f"/{by}/{{it}}", Ships(by), dependencies=dependencies)
+    async with uvicorn_serves(app) as url:
+        told = [(await http.get(f"{url}/{by}/07")).text for by in ("air", "sea")]
+    assert told == ['"it:7 by air"', '"it:7 by sea"']
 
 
 async def test_the_name_is_made_of_what_the_handler_gets(app: FastAPI, http: httpx.AsyncClient) -> None:

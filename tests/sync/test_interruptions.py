@@ -20,7 +20,7 @@ import pytest
 from redis import Redis
 
 import aiolocks.sync
-from aiolocks import LockTimeoutError
+from aiolocks import LeaseState, LockTimeoutError
 from aiolocks.sync import Lease, Lock, Session
 from aiolocks.sync.loopthread import LoopThread
 from tests.sync.conftest import held, wait_until
@@ -364,11 +364,11 @@ def test_a_lease_that_nobody_refers_to_is_released_with_a_warning(
 ) -> None:
     lease: Any = locks.lock("it").acquire()
     if faster == "the loop":
-        tell = LoopThread.tell
+        inner, tell = lease._lease, LoopThread.tell
 
         def told(thread: LoopThread, step: Any) -> bool:
             is_told = tell(thread, step)
-            wait_until(lambda: not held(redis))
+            wait_until(lambda: inner.state is LeaseState.RELEASED)
             return is_told
 
         monkeypatch.setattr(LoopThread, "tell", told)
