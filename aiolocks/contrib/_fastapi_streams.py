@@ -22,7 +22,6 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
-    Generator,
     Iterable,
     Iterator,
     MutableMapping,
@@ -225,7 +224,7 @@ class _Items(Iterator[Any]):
 
     def close(self) -> None:
         with self._running:
-            if isinstance(self._items, Generator):  # and not a file, which may be sent again
+            if inspect.isgenerator(self._items):  # and not a file, which may be sent again
                 self._items.close()
 
 

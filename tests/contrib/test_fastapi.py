@@ -213,7 +213,7 @@ class Ships:
 
     by: str
 
-    async def __call__(self, it: int) -> str:
+    def __call__(self, it: int) -> str:  # older versions of FastAPI await none
         return f"{current_lease().name} by {self.by}"
 
 
