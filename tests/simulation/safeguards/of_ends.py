@@ -5,7 +5,7 @@ from __future__ import annotations
 from .taking import Safeguard, python
 
 _KINDS = ("session",)
-_JUDGED = "return task is None or task.done() or task is closer"
+_JUDGED = "return all(task is None or task.done() or task is closer for task in tasks)"
 
 OF_ENDS: dict[str, Safeguard] = {
     "session: a task that still works keeps its lock": Safeguard(
