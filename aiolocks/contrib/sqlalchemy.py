@@ -307,7 +307,7 @@ def _run(
 ) -> Coroutine[Any, Any, ResultT] | ResultT:
     """Takes the step, at once or where it is awaited."""
     if isinstance(connection, (scoped_session, async_scoped_session)):
-        connection = connection()
+        connection = cast("Any", connection)()
     if isinstance(connection, (AsyncConnection, AsyncSession)):
         return connection.run_sync(step)
     if isinstance(connection, (Connection, Session)):
