@@ -226,10 +226,8 @@ class BaseLease(SyncOnly):
         if getattr(self, "_let_go", True):
             return
         lease, watch, thread, entered = self._lease, self._watch, self._thread, self._entered
-        how, what = (
-            self._how(raised=True),
-            repr(self),
-        )  # now: the loop may be faster
+        how = self._how(raised=True)
+        what = repr(self)  # now: the loop may be faster
         if thread.of_parent:
             keep(lease)
         elif thread.tell(lambda: thread.begin(_forsaken(lease, watch, how, entered=entered))):
