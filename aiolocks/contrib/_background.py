@@ -16,7 +16,7 @@ from .._logs import get_logger
 from .._tasks import spawn
 from ..errors import SessionClosedError
 from ..lock.again import Again
-from ..lock.sources import engine_of
+from ..lock.sources import is_closed
 
 log: Final = get_logger("aiolocks.background")
 
@@ -157,7 +157,7 @@ class _Background:
             except (SystemExit, KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # a panic of an extension in Rust is no Exception
-                closed = isinstance(error, SessionClosedError) and _is_closed(self._session)
+                closed = isinstance(error, SessionClosedError) and is_closed(self._session)
                 if closed or self._ending:
                     level = logging.WARNING if closed else logging.ERROR
                     log.log(level, "%s has ended", self.name, exc_info=not closed)
@@ -168,11 +168,3 @@ class _Background:
                 return
             await again.after(failed, now() - began)
             del failed  # which knows this frame
-
-
-def _is_closed(session: Session) -> bool:
-    try:
-        engine_of(session)
-    except SessionClosedError:
-        return True
-    return False

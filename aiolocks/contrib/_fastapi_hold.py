@@ -81,11 +81,8 @@ class Hold(ABC):
             return
         stream = None if only_asks else stream_of(connection.scope, until_sent=until_sent)
         holds = self._holds(connection, session, asked, stream)
-        if stream is None:
-            async with holds as held:
-                yield held.lease
-        else:
-            yield (await stream.hold(holds, until_sent=until_sent)).lease
+        async with holds if stream is None else stream.holds(holds, until_sent=until_sent) as held:
+            yield held.lease
 
     def _is_taken(self, scope: MutableMapping[str, Any]) -> bool:
         """Whether another dependency that is asked alone takes the lease, and works under it."""

@@ -12,6 +12,7 @@ tracers do it, by one whose items say that they have ended, and are closed befor
 
 # Annotations are objects in this module: FastAPI looks at them.
 
+import asyncio
 import contextlib
 import functools
 import inspect
@@ -61,7 +62,8 @@ def stream_of(scope: MutableMapping[str, Any], *, until_sent: bool) -> "Stream |
     route, dependants = scope.get("route"), dependants_of(scope)
     # Older versions stream nothing: they make a list of the items before the dependencies end.
     generates = hasattr(route, "is_json_stream") and any(map(_generates, dependants))
-    if not generates and not until_sent:
+    watched = generates or until_sent
+    if not watched and not any(map(_runs_in_thread, dependants)):
         return None
     stream: Stream | None = scope.get(_STREAM)
     if stream is None:
@@ -72,15 +74,16 @@ def stream_of(scope: MutableMapping[str, Any], *, until_sent: bool) -> "Stream |
         stream = scope[_STREAM] = Stream(stack, calls, generates=generates, outer=_called_next.get())
         _called_next.set(stream)
         stack.callback(_forget, stream)  # where its handler is not called
+    stream.watched = stream.watched or watched
     return stream
 
 
 @final
 class Stream:
-    """One request, and the items of its answer.
+    """One request, the call of its handler, and the items of its answer.
 
-    Invariant: what is held is released after the items have ended, or were closed, in whatever way the
-    request ends.
+    Invariant: what is held is released after the call has ended, and the items have ended or were closed, in
+    whatever way the request ends; or it is lost before.
 
     Args:
         stack: Ends after the answer.
@@ -90,9 +93,23 @@ class Stream:
 
     Attributes:
         answers: There are items: the answer has begun, or will at once.
+        watched: Something is held until the items have ended, or until the answer was sent.
     """
 
-    __slots__ = ("_calls", "_generates", "_held", "_items", "_stack", "answers", "outer")
+    __slots__ = (
+        "_call_ended",
+        "_calls",
+        "_generates",
+        "_held",
+        "_items",
+        "_lock",
+        "_over",
+        "_runs",
+        "_stack",
+        "answers",
+        "outer",
+        "watched",
+    )
 
     def __init__(
         self, stack: AsyncExitStack, calls: Collection[object], *, generates: bool, outer: "Stream | None"
@@ -102,10 +119,29 @@ class Stream:
         self._generates = generates
         self.outer = outer
         self.answers = False
+        self.watched = False
+        self._lock = threading.Lock()  # of the next three
+        self._runs = False
+        self._over = False
+        self._call_ended: Callable[[], object] | None = None
         self._held: list[Held] = []  # until the items have ended
         self._items: _Items | AsyncGenerator[Any, None] | None = None
 
-    async def hold(self, holds: AbstractAsyncContextManager[Held], *, until_sent: bool) -> Held:
+    @asynccontextmanager
+    async def holds(
+        self, holds: AbstractAsyncContextManager[Held], *, until_sent: bool
+    ) -> AsyncGenerator[Held, None]:
+        """Holds it for the body, and until the call of the handler has ended; or as long as `_hold` says."""
+        if self._generates or until_sent:
+            yield await self._hold(holds, until_sent=until_sent)
+            return
+        async with holds as held:
+            try:
+                yield held
+            finally:
+                await self._call_has_ended(held)
+
+    async def _hold(self, holds: AbstractAsyncContextManager[Held], *, until_sent: bool) -> Held:
         """Enters it, until the items have ended; or else until the answer was sent, background tasks too."""
         held = await self._stack.enter_async_context(self._closing_before(holds))
         if not until_sent:
@@ -118,7 +154,49 @@ class Stream:
             try:
                 yield held
             finally:
+                await self._call_has_ended(held)
                 await self._close()
+
+    def calls(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the call of the handler has made, as FastAPI is to have it; in whatever thread.
+
+        Raises:
+            RuntimeError: The request was cancelled before this thread came to it.
+        """
+        with self._lock:
+            if self._over:
+                raise RuntimeError("the request has ended")
+            self._runs = True
+        try:
+            made = call(*args, **kwargs)
+        finally:
+            with self._lock:
+                self._runs, ended = False, self._call_ended
+            if ended is not None:
+                ended()
+        return self._takes(made) if self.watched else made
+
+    async def _call_has_ended(self, held: Held) -> None:
+        """Waits for the thread of a request whose task was cancelled: it works on, and cannot be cancelled.
+
+        What is lost meanwhile is not waited with. But a session that closes would give it back.
+        """
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            self._over = not self._runs
+            if self._over:
+                return
+            self._call_ended = functools.partial(_tell, loop, ended)
+        lost = asyncio.ensure_future(held.lease.wait_lost())
+        try:
+            with anyio.CancelScope(shield=True):
+                while not ended.done() and not held.gone:
+                    waits = (ended,) if lost.done() else (ended, lost)
+                    with contextlib.suppress(asyncio.CancelledError):  # one is on its way already
+                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
 
     async def _close(self) -> None:
         items, self._items = self._items, None
@@ -132,8 +210,7 @@ class Stream:
         """Whether that is the call of its handler."""
         return call in self._calls
 
-    def takes(self, made: Any) -> Any:
-        """What the call of the handler has made, as FastAPI is to have it."""
+    def _takes(self, made: Any) -> Any:
         if self._generates:
             return self._watched(made)
         return self._takes_later(made) if inspect.isawaitable(made) else self._takes_answer(made)
@@ -195,7 +272,7 @@ class _Call:
         if stream is None:  # its dependency was overridden
             return self._call(*args, **kwargs)
         _called_next.set(stream.outer)  # not for requests that the handler makes in this process
-        return stream.takes(self._call(*args, **kwargs))
+        return stream.calls(self._call, args, kwargs)
 
 
 @final
@@ -237,6 +314,16 @@ def _taken_in_threads(body: Any) -> Iterable[Any] | None:
         return None
     items: Iterable[Any] = body.ag_frame.f_locals[body.ag_code.co_varnames[0]]
     return items
+
+
+def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
+
+
+def _runs_in_thread(dependant: Any) -> bool:
+    """Whether FastAPI calls it in a thread. An object with an async `__call__` counts, too: that is no harm."""
+    return not inspect.iscoroutinefunction(inspect.unwrap(dependant.call))
 
 
 def _generates(dependant: Any) -> bool:

@@ -18,9 +18,9 @@ from ..errors import BackendError, LockLostError, LockNotOwnedError, LockTimeout
 from ..lock import together
 from ..lock.acquirable import Acquirable, Pending
 from ..lock.engine import SessionOptions
-from ..lock.lease import Lease
+from ..lock.lease import Lease, LeaseState
 from ..lock.options import Options, not_for_locks, optional_seconds, reject_unknown
-from ..lock.sources import Client, Source, log_level
+from ..lock.sources import Client, Source, is_closed, log_level
 from ._holds import holds_of
 from ._limited import LimitsRecipe
 from ._refusing import CLIENT_CLOSED_REQUEST, Conflicting, Refusal, lost, unavailable
@@ -136,6 +136,11 @@ class Held:
     def lasted(self) -> float:
         """Seconds for which it was held."""
         return (asyncio.get_running_loop().time() if self._over is None else self._over) - self._since
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was lost, and not because its session closes: then a body that ends gives it back."""
+        return self.lease.state is LeaseState.LOST and not is_closed(self._session)
 
     async def let_go(self) -> None:
         """Releases before the body has ended, in any task, for a handler that has done its work.

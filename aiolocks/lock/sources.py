@@ -95,6 +95,15 @@ def engine_of(source: Any, used_by: object = None) -> Engine:
     return _session_for(source, used_by)._usable_engine()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one door to it
 
 
+def is_closed(session: Any) -> bool:
+    """Whether a session was closed, or is being closed."""
+    try:
+        engine_of(session)
+    except SessionClosedError:
+        return True
+    return False
+
+
 def joint_engine_of(sources: Iterable[Any], used_by: object = None) -> Engine:
     """The engine that several sessions, or default sessions of clients, have together.
 
