@@ -322,7 +322,7 @@ def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
 
 
 def _runs_in_thread(dependant: Any) -> bool:
-    """Whether FastAPI calls it in a thread. An object with an async `__call__` counts, too: that is no harm."""
+    """Whether FastAPI calls it in a thread. An object with an async `__call__` counts, too, without harm."""
     return not inspect.iscoroutinefunction(inspect.unwrap(dependant.call))
 
 
