@@ -1,4 +1,4 @@
-"""Answers of FastAPI that are made while they are sent, and what is held until they have ended.
+"""Handlers of FastAPI that go on after their task: in threads, or while the answer is sent.
 
 From FastAPI 0.134 on, a handler may be a generator, `async` or not, whose items are sent as lines of JSON, as
 events, or as they are. FastAPI calls it, ends the dependencies of scope "function", and runs its first line
@@ -8,6 +8,9 @@ That stack alone would be wrong twice. It ends after the background tasks, which
 where a client hangs up while an item is sent, it ends before the generator: FastAPI does not close one that
 is suspended there, and the garbage collector finds it later. So the call of the handler is replaced, as
 tracers do it, by one whose items say that they have ended, and are closed before what is held is released.
+
+A plain handler runs in a thread, which goes on where its request is cancelled. Its call says that it has ended,
+too, and what is held is released after that.
 """
 
 # Annotations are objects in this module: FastAPI looks at them.
