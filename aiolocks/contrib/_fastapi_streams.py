@@ -9,8 +9,8 @@ where a client hangs up while an item is sent, it ends before the generator: Fas
 is suspended there, and the garbage collector finds it later. So the call of the handler is replaced, as
 tracers do it, by one whose items say that they have ended, and are closed before what is held is released.
 
-A plain handler runs in a thread, which goes on where its request is cancelled. Its call says that it has ended,
-too, and what is held is released after that.
+A plain handler runs in a thread, which goes on where its request is cancelled. Its call says that it has
+ended, too, and what is held is released after that.
 """
 
 # Annotations are objects in this module: FastAPI looks at them.
@@ -39,6 +39,7 @@ from anyio import from_thread, to_thread
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response
 
+from .._tasks import empty_context, spawn
 from ._holding import Held
 
 _STREAM: Final = "aiolocks.stream"
@@ -164,11 +165,11 @@ class Stream:
         """What the call of the handler has made, as FastAPI is to have it; in whatever thread.
 
         Raises:
-            RuntimeError: The request was cancelled before this thread came to it.
+            CancelledError: The request was cancelled before this thread came to it.
         """
         with self._lock:
             if self._over:
-                raise RuntimeError("the request has ended")
+                raise asyncio.CancelledError("the request has ended")
             self._runs = True
         try:
             made = call(*args, **kwargs)
@@ -191,7 +192,7 @@ class Stream:
             if self._over:
                 return
             self._call_ended = functools.partial(_tell, loop, ended)
-        lost = asyncio.ensure_future(held.lease.wait_lost())
+        lost = spawn(loop, held.lease.wait_lost(), name="aiolocks-lost", context=empty_context())
         try:
             with anyio.CancelScope(shield=True):
                 while not ended.done() and not held.gone:
@@ -321,7 +322,12 @@ def _taken_in_threads(body: Any) -> Iterable[Any] | None:
 
 def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
+        loop.call_soon_threadsafe(_resolve, ended, context=empty_context())
+
+
+def _resolve(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def _runs_in_thread(dependant: Any) -> bool:
