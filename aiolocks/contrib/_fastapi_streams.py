@@ -30,6 +30,7 @@ from collections.abc import (
     Iterator,
     MutableMapping,
 )
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Final, final
@@ -100,20 +101,7 @@ class Stream:
         watched: Something is held until the items have ended, or until the answer was sent.
     """
 
-    __slots__ = (
-        "_call_ended",
-        "_calls",
-        "_generates",
-        "_held",
-        "_items",
-        "_lock",
-        "_over",
-        "_runs",
-        "_stack",
-        "answers",
-        "outer",
-        "watched",
-    )
+    __slots__ = ("_call", "_calls", "_generates", "_held", "_items", "_stack", "answers", "outer", "watched")
 
     def __init__(
         self, stack: AsyncExitStack, calls: Collection[object], *, generates: bool, outer: "Stream | None"
@@ -124,10 +112,7 @@ class Stream:
         self.outer = outer
         self.answers = False
         self.watched = False
-        self._lock = threading.Lock()  # of the next three
-        self._runs = False
-        self._over = False
-        self._call_ended: Callable[[], object] | None = None
+        self._call: Future[None] = Future()  # its state is that of the call of the handler
         self._held: list[Held] = []  # until the items have ended
         self._items: _Items | AsyncGenerator[Any, None] | None = None
 
@@ -167,17 +152,12 @@ class Stream:
         Raises:
             CancelledError: The request was cancelled before this thread came to it.
         """
-        with self._lock:
-            if self._over:
-                raise asyncio.CancelledError("the request has ended")
-            self._runs = True
+        if not self._call.set_running_or_notify_cancel():
+            raise asyncio.CancelledError("the request has ended")
         try:
             made = call(*args, **kwargs)
         finally:
-            with self._lock:
-                self._runs, ended = False, self._call_ended
-            if ended is not None:
-                ended()
+            self._call.set_result(None)
         return self._takes(made) if self.watched else made
 
     async def _call_has_ended(self, held: Held) -> None:
@@ -185,13 +165,10 @@ class Stream:
 
         What is lost meanwhile is not waited with. But a session that closes would give it back.
         """
+        if self._call.cancel() or self._call.done():
+            return
         loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-        with self._lock:
-            self._over = not self._runs
-            if self._over:
-                return
-            self._call_ended = functools.partial(_tell, loop, ended)
+        ended = asyncio.wrap_future(self._call)
         lost = spawn(loop, held.lease.wait_lost(), name="aiolocks-lost", context=empty_context())
         try:
             with anyio.CancelScope(shield=True):
@@ -318,16 +295,6 @@ def _taken_in_threads(body: Any) -> Iterable[Any] | None:
         return None
     items: Iterable[Any] = body.ag_frame.f_locals[body.ag_code.co_varnames[0]]
     return items
-
-
-def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(_resolve, ended, context=empty_context())
-
-
-def _resolve(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)
 
 
 def _runs_in_thread(dependant: Any) -> bool:

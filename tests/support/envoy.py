@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nutcracker import free_ports, listens
+from tests.support.nutcracker import free_ports, running
 from tests.support.servers import Server
 
 _SETTINGS = """
@@ -55,14 +54,5 @@ async def running_envoy(servers: Sequence[Server]) -> AsyncIterator[int]:
         settings.write_text(
             _SETTINGS.format(port=port, members="".join(member.format(server.port) for server in servers))
         )
-        quiet = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
-        process = await asyncio.create_subprocess_exec(
-            program, "-c", settings, "--concurrency", "1", "--use-dynamic-base-id", **quiet
-        )
-        try:
-            await listens(port, process)
+        async with running(program, "-c", settings, "--concurrency", "1", "--use-dynamic-base-id", port=port):
             yield port
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()

@@ -37,16 +37,24 @@ pool:
   servers:{members}
 """)
         log, pid = Path(directory) / "log", Path(directory) / "pid"
-        process = await asyncio.create_subprocess_exec(
-            program, "-c", settings, "-o", log, "-p", pid, "-a", "127.0.0.1", "-s", str(statistics)
-        )
-        try:
-            await listens(port, process)
+        arguments = ("-c", settings, "-o", log, "-p", pid, "-a", "127.0.0.1", "-s", str(statistics))
+        async with running(program, *arguments, port=port):
             yield port
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(program: str, *arguments: str | Path, port: int) -> AsyncIterator[None]:
+    """The process of a proxy, from when it accepts connections; killed at the end."""
+    process = await asyncio.create_subprocess_exec(
+        program, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await _listens(port, process)
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 def free_ports() -> tuple[int, int]:
@@ -57,7 +65,7 @@ def free_ports() -> tuple[int, int]:
         return one.getsockname()[1], other.getsockname()[1]
 
 
-async def listens(port: int, process: asyncio.subprocess.Process) -> None:
+async def _listens(port: int, process: asyncio.subprocess.Process) -> None:
     """Returns when the program accepts connections."""
     async with asyncio.timeout(10):
         while process.returncode is None:
