@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
 from aiolocks import (
     Backoff,
-    FairLock,
-    Lease,
-    Limits,
     Lock,
-    MultiLock,
-    RangeLock,
     RateLimit,
-    ReentrantLock,
-    RWLock,
-    Semaphore,
     Session,
     SingleFlight,
     Turnstile,
 )
 from aiolocks.cli.doctor.command import examine
 from aiolocks.cli.server import connected
-from tests.adversity.tools import in_within
+from tests.adversity.behind_proxies import MUTUAL, hand_over
 from tests.conftest import OwnServer
 from tests.support.envoy import running_envoy
-from tests.support.waiting import eventually, sleeps
 
 
 @pytest.fixture(params=[1, 2])
@@ -53,33 +43,11 @@ async def sessions(envoy: int) -> AsyncIterator[tuple[Session, Session]]:
         yield one, other
 
 
-MUTUAL: dict[str, Callable[[Session], Any]] = {
-    "Lock": lambda session: Lock(session, "l"),
-    "FairLock": lambda session: FairLock(session, "f"),
-    "ReentrantLock": lambda session: ReentrantLock(session, "e"),
-    "Semaphore": lambda session: Semaphore(session, "s", 1),
-    "RWLock": lambda session: RWLock(session, "r").writer,
-    "RangeLock": lambda session: RangeLock(session, "g").writer(1, 2),
-    "MultiLock": lambda session: MultiLock(session, ["{m}:1", "{m}:2"]),
-    "Limits": lambda session: Limits(session, "i", {"all": 1}),
-}
-
-
 @pytest.mark.parametrize("kind", MUTUAL)
 async def test_a_lock_is_held_waited_for_renewed_and_handed_over(
     sessions: tuple[Session, Session], kind: str
 ) -> None:
-    one, other = sessions
-    lease = await MUTUAL[kind](one).acquire(blocking_timeout=0)
-
-    async def wait() -> Lease:
-        return await MUTUAL[kind](other).acquire()
-
-    waiting = asyncio.create_task(wait())
-    await eventually(lambda: sleeps(other), within=5)
-    await lease.extend(20)
-    await lease.release()
-    await (await in_within(4, waiting)).release()
+    await hand_over(*sessions, kind)
 
 
 @pytest.mark.leaves_keys("*singleflight*", "*turnstile*", "*ratelimit*")

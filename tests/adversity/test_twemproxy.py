@@ -17,20 +17,12 @@ from aiolocks import (
     Batch,
     Combiner,
     ConfigurationError,
-    FairLock,
     FencedRegister,
     Latch,
     Leadership,
-    Lease,
-    Limits,
     Lock,
-    MultiLock,
-    RangeLock,
     RateLimit,
-    ReentrantLock,
-    RWLock,
     Schedule,
-    Semaphore,
     Session,
     SingleFlight,
     Term,
@@ -42,12 +34,12 @@ from aiolocks.cli.doctor.command import examine
 from aiolocks.cli.server import connected
 from aiolocks.transport import Dialect
 from aiolocks.transport.driver import RawConnection
+from tests.adversity.behind_proxies import MUTUAL, hand_over
 from tests.adversity.tools import in_within
 from tests.conftest import OwnServer
 from tests.support.cancel import sweep
 from tests.support.nutcracker import running_nutcracker
 from tests.support.proxy import Proxy
-from tests.support.waiting import eventually, sleeps
 
 QUICK = Backoff(initial=0.02, maximum=0.05)
 Open = Callable[..., Session]
@@ -75,32 +67,10 @@ async def open_session(nutcracker: int) -> AsyncIterator[Open]:
         yield open_session
 
 
-MUTUAL: dict[str, Callable[[Session], Any]] = {
-    "Lock": lambda session: Lock(session, "l"),
-    "Lock, kept": lambda session: Lock(session, "k", cache=0.5),
-    "FairLock": lambda session: FairLock(session, "f"),
-    "ReentrantLock": lambda session: ReentrantLock(session, "e"),
-    "Semaphore": lambda session: Semaphore(session, "s", 1),
-    "RWLock": lambda session: RWLock(session, "r").writer,
-    "RangeLock": lambda session: RangeLock(session, "g").writer(1, 2),
-    "MultiLock": lambda session: MultiLock(session, ["{m}:1", "{m}:2"]),
-    "Limits": lambda session: Limits(session, "i", {"all": 1}),
-}
-
-
 @pytest.mark.parametrize("kind", MUTUAL)
 async def test_a_lock_is_held_waited_for_renewed_and_handed_over(open_session: Open, kind: str) -> None:
     one, other = open_session(), open_session()
-    lease = await MUTUAL[kind](one).acquire(blocking_timeout=0)  # the first request of its session
-
-    async def wait() -> Lease:
-        return await MUTUAL[kind](other).acquire()
-
-    waiting = asyncio.create_task(wait())
-    await eventually(lambda: sleeps(other), within=5)
-    await lease.extend(20)
-    await lease.release()
-    await (await in_within(4, waiting)).release()
+    await hand_over(one, other, kind)
     assert set(other.statistics().wakeups) >= {"poll"}
 
 
