@@ -12,6 +12,7 @@ import math
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast, final
 
 from .._tasks import empty_context
@@ -19,6 +20,8 @@ from ..errors import ConfigurationError, LockError, LockLostError
 from .faults import Fault, unreadable
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from .answers import Released
 
 
@@ -34,10 +37,12 @@ def lua_sections() -> dict[str, bytes]:
     Raises:
         ConfigurationError: The package has been packed without them.
     """
-    from importlib import resources  # noqa: PLC0415 - takes milliseconds, and is not needed by an import
-
     sections: dict[str, bytes] = {}
-    folder = resources.files("aiolocks").joinpath("lua")  # which may be in an archive
+    folder: Traversable = Path(__file__).parents[1] / "lua"
+    if not folder.is_dir():  # in an archive; else no import, in whose midst another thread may fork
+        from importlib import resources  # noqa: PLC0415 - takes milliseconds, and few need it
+
+        folder = resources.files("aiolocks").joinpath("lua")
     for path in folder.iterdir() if folder.is_dir() else ():
         for section in path.read_bytes().split(_SECTION)[1:]:
             name, _, text = section.partition(b"\n")
